@@ -1,0 +1,26 @@
+// json_text.h - from the text of a file that a person wrote to a JSON tree: parsed by SAX events, because a
+// DOM parser silently keeps one of two equal keys.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace octavo {
+
+enum class Comments : bool { refused, allowed };
+
+/// Parses `text`, which `origin` names in messages. A key that stands twice adds a line to `faults`, with its
+/// path and line; the tree then holds both. Text that is no JSON (or is nested more than 32 deep, so that no
+/// recursion over the tree can exhaust the stack) adds one line with line and column, and returns nothing.
+/// A UTF-8 byte order mark at the start is skipped. Never throws for what the text holds.
+std::optional<nlohmann::ordered_json> parse_json_text(std::string_view text, const std::string& origin,
+                                                      Comments comments, std::vector<std::string>& faults);
+
+/// A key as it stands in a message: as it is where it is plain, else as an ASCII JSON string.
+std::string key_excerpt(std::string_view key);
+
+}  // namespace octavo
