@@ -1,0 +1,88 @@
+// shard_writer.cpp - see shard_writer.h.
+
+#include "data/shard_writer.h"
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+
+#include "data/tokens.h"
+#include "error.h"
+#include "sha256.h"
+
+namespace octavo {
+
+namespace {
+
+void write_bytes(std::ofstream& out, const void* data, std::size_t bytes, const std::string& name) {
+  out.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+  if (!out) fail("{}: cannot be written (is the disk full?)", name);
+}
+
+}  // namespace
+
+ShardWriter::ShardWriter(const NewFolder& folder, std::string prefix, std::int64_t vocab,
+                         std::int64_t shard_tokens)
+    : folder_(folder),
+      prefix_(std::move(prefix)),
+      wide_(vocab > 65536),
+      shard_tokens_(shard_tokens),
+      counts_(static_cast<std::size_t>(vocab)) {
+  if (shard_tokens < 1 || shard_tokens > kMaxShardTokens) {
+    refuse("tokens per shard: {}; allowed: 1 to {}", shard_tokens, kMaxShardTokens);
+  }
+}
+
+void ShardWriter::write_header(std::int64_t tokens) {
+  std::array<std::int32_t, kShardHeaderBytes / 4> header{};
+  header[0] = wide_ ? kShard32Magic : kShard16Magic;
+  header[1] = wide_ ? kShard32Version : kShard16Version;
+  header[2] = static_cast<std::int32_t>(tokens);
+  write_bytes(out_, header.data(), kShardHeaderBytes, shards_.back().name);
+}
+
+void ShardWriter::open_shard() {
+  shards_.push_back({fmt::format("{}_{:06}.bin", prefix_, shards_.size()), 0, ""});
+  out_.open(folder_.file(shards_.back().name), std::ios::binary | std::ios::trunc);
+  write_header(0);
+}
+
+void ShardWriter::close_shard() {
+  DatasetShard& shard = shards_.back();
+  out_.seekp(0);
+  write_header(shard.tokens);
+  out_.close();
+  if (!out_) fail("{}: cannot be written (is the disk full?)", shard.name);
+  shard.sha256 = sha256_file(folder_.file(shard.name));
+}
+
+void ShardWriter::append(std::span<const std::int32_t> ids) {
+  for (const std::int32_t id : ids) {
+    if (id < 0 || static_cast<std::size_t>(id) >= counts_.size()) {
+      throw std::logic_error(fmt::format("ShardWriter: id {} outside [0, {})", id, counts_.size()));
+    }
+    ++counts_[static_cast<std::size_t>(id)];
+  }
+  while (!ids.empty()) {
+    if (!out_.is_open()) open_shard();
+    DatasetShard& shard = shards_.back();
+    const std::size_t n = std::min(ids.size(), static_cast<std::size_t>(shard_tokens_ - shard.tokens));
+    if (wide_) {
+      write_bytes(out_, ids.data(), 4 * n, shard.name);
+    } else {
+      narrow_.assign(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(n));
+      write_bytes(out_, narrow_.data(), 2 * n, shard.name);
+    }
+    shard.tokens += static_cast<std::int64_t>(n);
+    tokens_ += static_cast<std::int64_t>(n);
+    ids = ids.subspan(n);
+    if (shard.tokens == shard_tokens_) close_shard();
+  }
+}
+
+std::vector<DatasetShard> ShardWriter::finish() {
+  if (out_.is_open()) close_shard();
+  return shards_;
+}
+
+}  // namespace octavo
