@@ -1,0 +1,125 @@
+// files.cpp - whole files: written through a temporary file and a rename, read with the reason where that
+// fails.
+#include "files.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <fstream>
+#include <sstream>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <sys/stat.h>
+
+#include "error.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Writes all bytes; false with errno set on failure.
+bool write_all(int fd, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t n = ::write(fd, content.data(), content.size());
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return false;
+    }
+    content.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
+}  // namespace
+
+void sync_folder(const fs::path& folder) noexcept {
+  const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  ::fsync(fd);
+  ::close(fd);
+}
+
+void write_file_atomically(const fs::path& file, std::string_view content) {
+  const fs::path temporary =
+      file.parent_path() / fmt::format(".{}.tmp{}", file.filename().string(), ::getpid());
+  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) fail("cannot write {}: {}", file.string(), std::strerror(errno));
+  // close() is checked too: network file systems report a full disk only there.
+  int error = write_all(fd, content) && ::fsync(fd) == 0 ? 0 : errno;
+  if (::close(fd) != 0 && error == 0) error = errno;
+  if (error == 0 && ::rename(temporary.c_str(), file.c_str()) != 0) error = errno;
+  if (error != 0) {
+    ::unlink(temporary.c_str());
+    fail("cannot write {}: {}", file.string(), std::strerror(error));
+  }
+  sync_folder(file.parent_path());
+}
+
+void write_json_atomically(const fs::path& file, const nlohmann::ordered_json& object) {
+  nlohmann::ordered_json whole;
+  whole["format_version"] = kFormatVersion;
+  for (const auto& [key, value] : object.items()) whole[key] = value;
+  write_file_atomically(file,
+                        whole.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
+std::string read_whole_file(const fs::path& file) {
+  struct stat status {};
+  if (::stat(file.c_str(), &status) != 0) refuse("cannot read {}: {}", file.string(), std::strerror(errno));
+  if (S_ISDIR(status.st_mode)) refuse("cannot read {}: it is a folder; allowed: a file", file.string());
+  errno = 0;
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream content;
+  // An empty file makes operator<< set failbit, so only the stream's own state tells an error.
+  if (in && status.st_size != 0) content << in.rdbuf();
+  if (!in.is_open() || in.bad() || content.bad()) {
+    refuse("cannot read {}: {}", file.string(), errno != 0 ? std::strerror(errno) : "input error");
+  }
+  return content.str();
+}
+
+nlohmann::ordered_json read_json_object(const fs::path& file) {
+  const std::string text = read_whole_file(file);
+  nlohmann::ordered_json object;
+  try {
+    object = nlohmann::ordered_json::parse(text);
+  } catch (const nlohmann::json::parse_error& error) {
+    refuse("{}: not valid JSON at byte {} of {}; allowed: the file as Octavo wrote it", file.string(),
+           error.byte, text.size());
+  }
+  if (!object.is_object()) {
+    refuse("{}: found {}; allowed: a JSON object as Octavo writes it", file.string(), object.type_name());
+  }
+  const auto version = object.find("format_version");
+  if (version == object.end() || *version != kFormatVersion) {
+    refuse("format_version in {}: found {}; allowed: {}", file.string(),
+           version == object.end() ? "none" : version->dump(), kFormatVersion);
+  }
+  return object;
+}
+
+namespace {
+
+bool nested_deeper_than(const nlohmann::ordered_json& value, int levels) {
+  if (!value.is_structured()) return false;
+  if (levels == 0) return true;
+  for (const auto& child : value) {
+    if (nested_deeper_than(child, levels - 1)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string json_excerpt(const nlohmann::ordered_json& value) {
+  constexpr std::size_t kLongest = 80;
+  // dump() recurses, and a hostile file nests as deeply as it likes.
+  if (nested_deeper_than(value, 8)) return fmt::format("a deeply nested {}", value.type_name());
+  std::string text = value.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
+  if (text.size() > kLongest) text = text.substr(0, kLongest - 3) + "...";
+  return text;
+}
+
+}  // namespace octavo

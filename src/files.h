@@ -1,0 +1,39 @@
+// files.h - small files, written whole or not at all. Everything that a run leaves as one file
+// (resolved.json, run.json, receipt.md, state.json, ...) goes through here, so that a killed run or a full
+// disk never leaves half of one.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace octavo {
+
+/// Version of the layout of the JSON files that Octavo writes; each holds it as "format_version".
+inline constexpr int kFormatVersion = 1;
+
+/// Replaces `file` by `content`, or leaves it as it was: temporary file in the same folder, fsync, rename,
+/// fsync of the folder. The temporary file is removed on failure. Throws RunError naming the file and the
+/// system's reason.
+void write_file_atomically(const std::filesystem::path& file, std::string_view content);
+
+/// Writes a JSON object atomically, indented by two, with "format_version" as its first key (where it has
+/// none). Non-finite numbers become null; bytes that are no UTF-8 are replaced.
+void write_json_atomically(const std::filesystem::path& file, const nlohmann::ordered_json& object);
+
+/// The file's bytes. Throws RequestError naming the file and the system's reason.
+std::string read_whole_file(const std::filesystem::path& file);
+
+/// Reads a JSON object written by Octavo. Throws RequestError naming the file where it is missing, is no JSON
+/// object, or has a format_version other than kFormatVersion.
+nlohmann::ordered_json read_json_object(const std::filesystem::path& file);
+
+/// A JSON value's text for a one-line message: ASCII, cut where it is long. For values of foreign files.
+std::string json_excerpt(const nlohmann::ordered_json& value);
+
+/// fsync of a folder, so that a rename inside it survives a power cut. Quiet where the file system cannot.
+void sync_folder(const std::filesystem::path& folder) noexcept;
+
+}  // namespace octavo
