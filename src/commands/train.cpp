@@ -1,0 +1,68 @@
+// `octavo train`: one run from a config, or one to go on with from its folder.
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "commands/commands.h"
+#include "commands/common_options.h"
+#include "error.h"
+#include "run.h"
+
+namespace octavo {
+namespace {
+
+struct TrainOptions {
+  std::string source;
+  std::vector<std::string> set;
+  bool resume = false, overwrite = false, dry_run = false;
+};
+
+int train(const TrainOptions& options) {
+  const std::filesystem::path source = options.source;
+  const bool is_run = std::filesystem::is_directory(source);
+  if (is_run && !std::filesystem::exists(source / "resolved.json"))
+    refuse("{}: found a folder without resolved.json; allowed: a config file or a run's folder",
+           options.source);
+  if (is_run && !options.resume && !options.overwrite)
+    refuse("{}: found a run's folder; allowed: --resume to go on, --overwrite to start it anew",
+           options.source);
+
+  RunRequest request;
+  request.config = is_run ? load_run_config(source, parse_overrides(options.set))
+                          : load_config(options.source, parse_overrides(options.set));
+  request.use = options.resume      ? FolderUse::resume
+                : options.overwrite ? FolderUse::overwrite
+                                    : FolderUse::fresh;
+  request.command = command_line();
+  PreparedRun run = prepare_run(std::move(request));
+  if (options.dry_run) {
+    std::printf("%s\n%s", dump_config(run.plan.config).dump(2).c_str(),
+                plan_text(run, estimate_seconds(run)).c_str());
+    return 0;
+  }
+  Console console;
+  return execute_run(run, console).status;
+}
+
+}  // namespace
+
+void register_train(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("train", "Train a model");
+  const auto o = std::make_shared<TrainOptions>();
+  command->add_option("config", o->source, "Config file, or a run's folder with --resume or --overwrite")
+      ->required();
+  add_set_option(*command, o->set);
+  CLI::Option* resume = command->add_flag(
+      "--resume", o->resume, "Go on from the newest complete checkpoint; start afresh where there is none");
+  command->add_flag("--overwrite", o->overwrite, "Delete the former run in output.dir")->excludes(resume);
+  command->add_flag(
+      "--dry-run", o->dry_run,
+      "Check everything, print config, memory, disk, tokens a step and the estimated time, and exit");
+  command->callback([&action, o] { action = [o] { return train(*o); }; });
+}
+
+}  // namespace octavo

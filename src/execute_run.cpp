@@ -1,0 +1,274 @@
+// execute_run.cpp - the loop around the training step: logs, evaluations, checkpoints, and the ways to stop.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "error.h"
+#include "evaluate.h"
+#include "files.h"
+#include "memory_usage.h"
+#include "metrics.h"
+#include "plot.h"
+#include "run.h"
+#include "stop_signal.h"
+#include "trainer.h"
+
+namespace octavo {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+class RunLoop {
+ public:
+  RunLoop(PreparedRun& run, Console& console)
+      : run_(run),
+        plan_(run.plan),
+        config_(run.plan.config),
+        console_(console),
+        folder_(config_.output.dir, run.request.use),
+        trainer_(*run.backend, run.plan, run.data),
+        table_(trainer_.model().table()) {
+    console_.open_log(folder_.file("train.log"), run.checkpoint.has_value());
+    if (!folder_.lock_warning().empty()) console_.warn(folder_.lock_warning());
+    load_start();
+    describe();
+    metrics_.emplace(folder_.path(), trainer_.state().step);
+  }
+
+  RunOutcome run() {
+    const Clock::time_point start = Clock::now();
+    const std::int64_t steps = plan_.steps;
+    RunOutcome outcome{.status = 0, .message = "finished", .peak_memory_gib = 0};
+    bool saved = run_.checkpoint.has_value();  // whether the present state is on disk
+    while (trainer_.state().step < steps && outcome.status == 0) {
+      const Clock::time_point step_start = Clock::now();
+      const StepResult result = trainer_.train_step();
+      const double step_seconds = seconds_since(step_start);
+      saved_.seconds += step_seconds;
+      const std::int64_t step = trainer_.state().step;
+      const bool last = step == steps;
+      saved_.train_loss = result.loss;
+      saved_.val_loss.reset();
+      saved = false;
+
+      const std::int64_t every = config_.train.eval_every;
+      const bool improved =
+          !run_.data.val.empty() && (last || (every > 0 && step % every == 0)) && evaluate();
+      report(result, step_seconds, last);
+      check_finite(result);
+
+      outcome = why_stop(start, step_seconds);
+      const std::int64_t save_every = config_.train.checkpoint_every;
+      if (last || outcome.status != 0 || (save_every > 0 && step % save_every == 0) ||
+          (improved && config_.train.keep_best)) {
+        save();
+        saved = true;
+      }
+      if (last) outcome = {.status = 0, .message = "finished", .peak_memory_gib = 0};
+    }
+    if (!saved) save();  // a run of no steps still leaves its weights
+    outcome.peak_memory_gib = static_cast<double>(peak_resident_bytes()) / 0x1p30;
+    conclude(outcome, seconds_since(start));
+    return outcome;
+  }
+
+ private:
+  void load_start() {
+    saved_ = checkpoint_state(run_);
+    Backend& backend = *run_.backend;
+    Model& model = trainer_.model();
+    const std::size_t P = static_cast<std::size_t>(table_.arena_size);
+    if (!run_.checkpoint && !run_.initial) return trainer_.initialise();
+
+    const auto upload = [&](const Tensor& to, const std::vector<float>& from) {
+      backend.copy_to_device(to.data, from.data(), P * sizeof(float));
+    };
+    std::vector<float> first(P);
+    if (run_.checkpoint) {
+      const Checkpoint& checkpoint = *run_.checkpoint;
+      std::vector<float> second(P);
+      read_moments(checkpoint, table_, first.data(), second.data());
+      upload(model.moment1(), first);
+      upload(model.moment2(), second);
+      const CheckpointState& s = saved_ = checkpoint.state;
+      trainer_.set_state({s.step, s.samples, s.updates, s.skipped, s.bad_in_row});
+      saved_.mode = config_.precision.mode;
+    }
+    read_weights(run_.checkpoint ? run_.checkpoint->folder : run_.initial->folder, table_, first.data());
+    upload(model.masters(), first);
+    model.refresh_working();
+  }
+
+  void describe() {
+    RunInfo& info = receipt_.run;
+    info.command = run_.request.command;
+    info.name = config_.name;
+    info.device = run_.backend->description();
+    info.mode = config_.precision.mode;
+    info.threads = run_.backend->threads();
+    info.parameters = table_.count();
+    info.tokens_per_step = plan_.tokens_per_step();
+    info.total_steps = plan_.steps;
+    info.resumed_from = trainer_.state().step;
+    info.data_fingerprint = run_.data.fingerprint;
+    info.unigram_entropy = run_.data.unigram_entropy;
+    info.known_entropy = run_.data.entropy_rate;
+    info.paths = plan_.paths;
+    info.memory = plan_memory(plan_.model);
+    write_run_description(folder_, config_, info);
+
+    for (const std::string& note : run_.data.notes) console_.info(note);
+    for (const std::string& note : plan_.notes) console_.info(note);
+    if (run_.checkpoint) {
+      console_.info(fmt::format("resuming after step {} from {}", trainer_.state().step,
+                                run_.checkpoint->folder.string()));
+      for (const std::string& note : run_.resume_notes) console_.info("resumed run: " + note);
+    }
+    console_.info(fmt::format("{}: {} parameters, {}, {} steps of {} tokens on {}", config_.name,
+                              format_count(info.parameters), info.mode, format_count(plan_.steps),
+                              format_count(info.tokens_per_step), info.device));
+  }
+
+  /// Validation loss of the present weights; true where it is the best so far.
+  bool evaluate() {
+    console_.status("evaluating");
+    const double loss = octavo::evaluate(trainer_.model(), run_.data.val, config_.train.eval_tokens);
+    saved_.val_loss = loss;
+    if (!std::isfinite(loss) || (saved_.best_val_loss && loss >= *saved_.best_val_loss)) return false;
+    saved_.best_val_loss = loss;
+    saved_.best_step = trainer_.state().step;
+    return true;
+  }
+
+  void report(const StepResult& result, double step_seconds, bool last) {
+    const TrainState& state = trainer_.state();
+    const double tokens = static_cast<double>(plan_.tokens_per_step());
+    StepRecord r;
+    r.step = state.step;
+    r.updates = state.updates;
+    r.skipped = state.skipped;
+    r.tokens = state.samples * plan_.model.T;
+    r.loss = result.loss;
+    r.val_loss = saved_.val_loss;
+    r.lr = result.lr;
+    r.grad_norm = result.grad_norm;
+    r.step_ms = step_seconds * 1e3;
+    r.tokens_per_s = tokens / step_seconds;
+    r.tflops = flops_per_token(table_, plan_.model.shape, plan_.model.T) * r.tokens_per_s * 1e-12;
+    if (config_.output.peak_tflops) r.mfu = r.tflops / *config_.output.peak_tflops;
+    r.memory_gib = static_cast<double>(peak_resident_bytes()) / 0x1p30;
+    r.finite = result.finite;
+    if (r.step % config_.train.log_every == 0 || last || r.val_loss || !r.finite) metrics_->append(r);
+
+    // The rate of the last steps, so that one slow step does not make the remaining time jump.
+    rate_ = rate_ == 0 ? r.tokens_per_s : 0.9 * rate_ + 0.1 * r.tokens_per_s;
+    console_.progress({.label = run_.request.label,
+                       .step = r.step,
+                       .total_steps = plan_.steps,
+                       .loss = r.loss,
+                       .val_loss = r.val_loss,
+                       .lr = r.lr,
+                       .grad_norm = r.grad_norm,
+                       .tokens_per_s = r.tokens_per_s,
+                       .eta_s = static_cast<double>(plan_.steps - r.step) * tokens / rate_});
+  }
+
+  void check_finite(const StepResult& result) {
+    if (result.finite) return;
+    const TrainState& state = trainer_.state();
+    console_.warn(
+        fmt::format("step {}: loss {} and gradient norm {} are not both finite; update skipped ({} in a row)",
+                    state.step, result.loss, result.grad_norm, state.bad_in_row));
+    if (state.bad_in_row >= config_.train.max_bad_steps)
+      fail(
+          "step {}: {} steps in a row were not finite (train.max_bad_steps); the newest checkpoint in {} is "
+          "from "
+          "before them; a lower optimizer.lr or a longer warm-up may help",
+          state.step, state.bad_in_row, folder_.checkpoints().string());
+  }
+
+  RunOutcome why_stop(Clock::time_point start, double step_seconds) const {
+    const std::int64_t step = trainer_.state().step;
+    if (const int signal = stop_.received(); signal != 0)
+      return {.status = exit_status_of(signal),
+              .message = fmt::format("stopped by {} after step {}, resumable", name_of_signal(signal), step),
+              .peak_memory_gib = 0};
+    if (config_.train.max_minutes && seconds_since(start) + step_seconds > *config_.train.max_minutes * 60)
+      return {.status = 3,
+              .message = fmt::format("stopped by max_minutes after step {}, resumable", step),
+              .peak_memory_gib = 0};
+    return {};
+  }
+
+  void save() {
+    console_.status("writing a checkpoint");
+    const TrainState& state = trainer_.state();
+    saved_.step = state.step;
+    saved_.samples = state.samples;
+    saved_.tokens = state.samples * plan_.model.T;
+    saved_.updates = state.updates;
+    saved_.skipped = state.skipped;
+    saved_.bad_in_row = state.bad_in_row;
+    Model& model = trainer_.model();
+    const HostCopy masters(*run_.backend, model.masters()), m(*run_.backend, model.moment1()),
+        v(*run_.backend, model.moment2());
+    write_checkpoint(folder_.checkpoints(), {.table = table_,
+                                             .shape = plan_.model.shape,
+                                             .details = {.dropout = plan_.model.dropout,
+                                                         .init_std = config_.model.init_std,
+                                                         .eot = run_.data.eot},
+                                             .masters = masters.data(),
+                                             .moment1 = m.data(),
+                                             .moment2 = v.data(),
+                                             .state = saved_,
+                                             .tokenizer = run_.data.tokenizer.get()});
+    prune_checkpoints(folder_.checkpoints(), config_.train.keep_checkpoints, config_.train.keep_best);
+  }
+
+  void conclude(const RunOutcome& outcome, double seconds) {
+    const std::vector<StepRecord> records = read_metrics(metrics_->file());
+    receipt_.steps = trainer_.state().step;
+    receipt_.tokens = trainer_.state().samples * plan_.model.T;
+    receipt_.train_loss = trailing_loss(records);
+    receipt_.val_loss = last_val_loss(records);
+    receipt_.tokens_per_s = median_tokens_per_s(records);
+    receipt_.peak_memory_gib = outcome.peak_memory_gib;
+    receipt_.seconds = seconds;
+    receipt_.status = outcome.message;
+    write_file_atomically(folder_.file("receipt.md"), receipt_text(receipt_));
+    console_.finish();
+    if (!records.empty()) {
+      const PlotResult plot = plot_curves({load_curve(folder_.path())}, folder_.file("curves.png"));
+      if (!plot.drawn) console_.info(plot.message);
+    }
+    console_.info(fmt::format("{} ({}); run folder {}", outcome.message, format_duration(seconds),
+                              folder_.path().string()));
+    console_.close_log();
+  }
+
+  PreparedRun& run_;
+  const RunPlan& plan_;
+  const Config& config_;
+  Console& console_;
+  StopSignal stop_;
+  RunFolder folder_;
+  Trainer trainer_;
+  const ParameterTable& table_;
+  std::optional<MetricsLog> metrics_;
+  CheckpointState saved_;
+  Receipt receipt_;
+  double rate_ = 0;  // smoothed tokens/s
+};
+
+}  // namespace
+
+RunOutcome execute_run(PreparedRun& run, Console& console) {
+  reset_peak_resident();
+  RunLoop loop(run, console);
+  return loop.run();
+}
+
+}  // namespace octavo

@@ -1,0 +1,61 @@
+// run.h - one training run from its config to its receipt. `octavo train` does one, `octavo sweep` several.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend.h"
+#include "checkpoint.h"
+#include "config.h"
+#include "console.h"
+#include "data/dataset.h"
+#include "run_folder.h"
+#include "run_plan.h"
+
+namespace octavo {
+
+struct RunRequest {
+  Config config;
+  FolderUse use = FolderUse::fresh;
+  std::string command;  // as typed, for run.json and the receipt
+  std::string label;    // shown before the progress line; empty outside sweeps
+};
+
+/// A run that has been checked from end to end and has written nothing yet.
+struct PreparedRun {
+  RunRequest request;
+  Dataset data;
+  std::unique_ptr<Backend> backend;
+  RunPlan plan;
+  std::optional<ModelFolder> initial;     // of model.init_from, for a fresh start
+  std::optional<Checkpoint> checkpoint;   // to go on from
+  std::vector<std::string> resume_notes;  // what differs from the config of the run resumed
+};
+
+/// Opens config, data and starting weights, and plans the run. Throws RequestError; writes nothing.
+PreparedRun prepare_run(RunRequest request);
+
+/// Seconds that the run's training and evaluation will take, from timing single sequences on this machine.
+/// Allocates a model of one sequence for that.
+double estimate_seconds(PreparedRun& run);
+
+/// What --dry-run prints: parameters, memory by category, disk for checkpoints, tokens a step, steps, paths
+/// and reasons, and the estimate of the time. Ends with a line end.
+std::string plan_text(const PreparedRun& run, double estimated_seconds);
+
+/// The fields of state.json that the plan fixes: seeds, sequence, data, tokenizer, mode.
+CheckpointState checkpoint_state(const PreparedRun& run);
+
+struct RunOutcome {
+  int status = 0;       // exit status: 0, 3, 130 or 143
+  std::string message;  // "finished", "stopped by SIGTERM after step 12, resumable"
+  double peak_memory_gib = 0;
+};
+
+/// Trains. Throws RunError where the run fails (non-finite loss too often, disk full).
+RunOutcome execute_run(PreparedRun& run, Console& console);
+
+}  // namespace octavo

@@ -1,0 +1,200 @@
+#include "run_plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "error.h"
+
+namespace octavo {
+namespace {
+
+constexpr std::int64_t kDefaultTokensPerStep = 524288;
+constexpr double kMemoryShare = 0.8;  // of what is free, for micro_batch "auto"
+// On a CPU larger micro-batches only push activations out of the caches; from about here on the products are
+// at speed.
+constexpr std::int64_t kCpuMicroBatchTokens = 8192;
+
+/// Sequences a step, from tokens_per_step or its default. Names the nearest multiples where T does not divide
+/// it.
+std::int64_t sequences_in(std::int64_t tokens_per_step, std::int64_t T) {
+  if (tokens_per_step % T == 0 && tokens_per_step >= T) return tokens_per_step / T;
+  const std::int64_t below = tokens_per_step / T * T;
+  const std::string nearest = below > 0 ? fmt::format("{} or {}", below, below + T) : fmt::format("{}", T);
+  refuse(
+      "train.tokens_per_step: found {}, which is no multiple of the sequence, {}; allowed: multiples, such "
+      "as {}",
+      tokens_per_step, T, nearest);
+}
+
+std::string divisors_near(std::int64_t n, std::int64_t wanted) {
+  std::int64_t below = std::min(wanted, n), above = std::max<std::int64_t>(wanted, 1);
+  while (below > 1 && n % below != 0) --below;
+  while (above < n && n % above != 0) ++above;
+  return below == above || above > n ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
+}
+
+void decide_steps(const Config& c, std::int64_t windows, RunPlan& plan) {
+  const std::int64_t tokens = plan.tokens_per_step();
+  if (c.train.steps) {
+    plan.steps = *c.train.steps;
+  } else if (c.train.tokens) {
+    plan.steps = (*c.train.tokens + tokens - 1) / tokens;
+  } else {
+    const double samples = c.train.epochs.value_or(1.0) * static_cast<double>(windows);
+    plan.steps =
+        static_cast<std::int64_t>(std::floor(samples / static_cast<double>(plan.sequences_per_step) + 1e-9));
+    if (plan.steps < 1)
+      refuse(
+          "train.epochs: {} of {} windows are fewer than one step of {} sequences; allowed: more epochs, a "
+          "smaller "
+          "train.tokens_per_step, or train.steps",
+          c.train.epochs.value_or(1.0), windows, plan.sequences_per_step);
+  }
+}
+
+void split_step(Config& c, const Backend& backend, RunPlan& plan) {
+  const std::int64_t T = plan.model.T;
+  std::int64_t& micro = c.train.micro_batch;
+  if (c.train.accumulate && micro > 0) {
+    plan.sequences_per_step = *c.train.accumulate * micro;
+  } else {
+    plan.sequences_per_step = sequences_in(c.train.tokens_per_step.value_or(kDefaultTokensPerStep), T);
+    if (c.train.accumulate) {
+      // "auto" with a given accumulate: the default step, split as asked.
+      if (plan.sequences_per_step % *c.train.accumulate != 0)
+        refuse(
+            "train.accumulate: found {}, which does not divide the {} sequences of a step; allowed: "
+            "divisors, such "
+            "as {}, or a train.micro_batch",
+            *c.train.accumulate, plan.sequences_per_step,
+            divisors_near(plan.sequences_per_step, *c.train.accumulate));
+      micro = plan.sequences_per_step / *c.train.accumulate;
+    } else if (micro == 0) {
+      micro = choose_micro_batch(plan.model, plan.sequences_per_step, backend);
+      plan.notes.push_back(
+          fmt::format("micro_batch auto: {} of {} sequences a step", micro, plan.sequences_per_step));
+    } else if (plan.sequences_per_step % micro != 0) {
+      refuse(
+          "train.micro_batch: found {}, which does not divide the {} sequences ({} tokens) of a step; "
+          "allowed: "
+          "divisors, such as {}",
+          micro, plan.sequences_per_step, plan.tokens_per_step(),
+          divisors_near(plan.sequences_per_step, micro));
+    }
+  }
+  plan.model.B = micro;
+  plan.accumulate = plan.sequences_per_step / micro;
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(const Config& config) {
+  if (config.device == "cuda")
+    refuse("device: found \"cuda\"; this program has no CUDA training yet; allowed: \"cpu\", \"auto\"");
+  return make_cpu_backend(static_cast<int>(config.threads));
+}
+
+PrecisionChoice choose_precision(const PrecisionConfig& config, const Backend& backend) {
+  PrecisionChoice choice{
+      .mode = config.mode, .act = config.mode == "bf16" ? DType::bf16 : DType::f32, .reason = {}};
+  Support support;
+  if (config.mode == "tf32") {
+    support = backend.supports({.op = "matmul", .dtype = DType::f32, .tf32 = true});
+    if (!support.yes) choice.mode = "fp32";
+  } else if (config.mode == "fp8") {
+    support = backend.supports({.op = "matmul", .dtype = DType::e4m3});
+    if (!support.yes) choice.mode = "bf16", choice.act = DType::bf16;
+  }
+  if (support.yes) return choice;
+  choice.reason = fmt::format("precision.mode {}: {}", config.mode, support.reason);
+  if (config.fallback == "error")
+    refuse(
+        "precision.mode: found \"{}\": {}; allowed here: \"precision\": {{\"mode\": \"{}\"}}, or "
+        "\"fallback\": "
+        "\"allow\" to run that instead",
+        config.mode, support.reason, choice.mode);
+  return choice;
+}
+
+std::int64_t choose_vocab(const Config& config, const Dataset& dataset) {
+  const std::int64_t vocab = config.model.vocab > 0 ? config.model.vocab : dataset.vocab;
+  if (vocab < dataset.vocab)
+    refuse("model.vocab: found {}, the data has {} tokens; allowed: at least that, or \"auto\"", vocab,
+           dataset.vocab);
+  return vocab;
+}
+
+ModelShape choose_shape(const Config& config, std::int64_t vocab, const std::optional<ModelShape>& initial) {
+  if (initial) {
+    if (vocab > initial->vocab)
+      refuse(
+          "data: its vocabulary has {} tokens, the model of model.init_from {}; allowed: data of the model's "
+          "own "
+          "tokenizer",
+          vocab, initial->vocab);
+    return *initial;
+  }
+  ModelShape s;
+  s.layers = config.model.layers;
+  s.channels = config.model.channels;
+  s.heads = s.kv_heads = config.model.heads;
+  s.context = config.model.context;
+  s.vocab = vocab;
+  s.padded_vocab = (vocab + kVocabPadding - 1) / kVocabPadding * kVocabPadding;
+  s.tied = config.model.tied;
+  s.norm_eps = config.model.norm_eps;
+  return s;
+}
+
+std::int64_t choose_micro_batch(const ModelPlan& model, std::int64_t sequences_per_step,
+                                const Backend& backend) {
+  const double allowed = kMemoryShare * static_cast<double>(backend.available_bytes());
+  ModelPlan trial = model;
+  for (std::int64_t micro = sequences_per_step; micro >= 1; --micro) {
+    if (sequences_per_step % micro != 0) continue;
+    if (micro > 1 && backend.name() == "cpu" && micro * model.T > kCpuMicroBatchTokens) continue;
+    trial.B = micro;
+    if (static_cast<double>(total_bytes(plan_memory(trial))) <= allowed || micro == 1) return micro;
+  }
+  return 1;
+}
+
+RunPlan make_run_plan(const Config& config, const Dataset& dataset, const Backend& backend,
+                      const std::optional<ModelShape>& initial) {
+  RunPlan plan;
+  Config& c = plan.config = config;
+  const PrecisionChoice precision = choose_precision(c.precision, backend);
+  if (!precision.reason.empty())
+    plan.notes.push_back(
+        fmt::format("{}; runs in {} (precision.fallback allow)", precision.reason, precision.mode));
+
+  plan.model.shape = choose_shape(c, choose_vocab(c, dataset), initial);
+  plan.model.act = precision.act;
+  plan.model.recompute = recompute_from(c.train.recompute);
+  plan.model.dropout = c.model.dropout;
+  plan.model.dropout_seed = static_cast<std::uint64_t>(c.train.seed);
+  plan.model.T = c.train.sequence.value_or(plan.model.shape.context);
+  if (plan.model.T > plan.model.shape.context)
+    refuse("train.sequence: found {}; allowed: up to the context, {}", plan.model.T,
+           plan.model.shape.context);
+  make_parameter_table(plan.model.shape);  // refuses impossible shapes before memory is counted
+
+  split_step(c, backend, plan);
+  const WindowOrder order(dataset.train.size(), plan.model.T, 0);
+  decide_steps(c, order.windows(), plan);
+  plan.schedule = make_schedule(c.optimizer, plan.steps);
+
+  // What was "auto" is written out in the config as run.
+  const ModelShape& s = plan.model.shape;
+  c.device = backend.name();
+  c.model.layers = s.layers, c.model.channels = s.channels, c.model.heads = s.heads,
+  c.model.context = s.context;
+  c.model.vocab = s.vocab, c.model.tied = s.tied, c.model.norm_eps = s.norm_eps;
+  plan.paths = plan_paths(backend, plan.model);
+  if (!precision.reason.empty())
+    for (PathRow& row : plan.paths)
+      row.reason = row.reason.empty() ? precision.reason : precision.reason + "; " + row.reason;
+  return plan;
+}
+
+}  // namespace octavo

@@ -1,0 +1,63 @@
+// run_plan.h - from a config, the data and a device to the numbers of a run: how many steps, how a step is
+// split, which precision really runs, how much memory that takes. Made once, before anything is allocated or
+// written.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend.h"
+#include "config.h"
+#include "data/dataset.h"
+#include "data/window_order.h"
+#include "model.h"
+#include "schedule.h"
+
+namespace octavo {
+
+struct RunPlan {
+  Config config;  // as run: every "auto" decided
+  ModelPlan model;
+  Schedule schedule;
+  std::int64_t steps = 0;
+  std::int64_t sequences_per_step = 0;  // global
+  std::int64_t accumulate = 0;          // micro-batches a step
+  std::vector<PathRow> paths;
+  std::vector<std::string> notes;  // fallbacks taken and other remarks, one line each
+
+  std::int64_t tokens_per_step() const { return sequences_per_step * model.T; }
+};
+
+/// Precision that runs when a config's mode is asked of this backend, with the reason where it is another
+/// one.
+struct PrecisionChoice {
+  std::string mode;  // what runs
+  DType act = DType::f32;
+  std::string reason;  // empty: as asked
+};
+/// Throws RequestError where the mode cannot run here and precision.fallback is "error"; the message gives
+/// the config line that would work.
+PrecisionChoice choose_precision(const PrecisionConfig& config, const Backend& backend);
+
+/// Vocabulary of a run: model.vocab, or the data's. Throws RequestError where the data has more.
+std::int64_t choose_vocab(const Config& config, const Dataset& dataset);
+
+/// The shape that a config describes; with `initial` (a model to start from) that model's.
+ModelShape choose_shape(const Config& config, std::int64_t vocab, const std::optional<ModelShape>& initial);
+
+/// Throws RequestError naming the key and the nearest values that work.
+RunPlan make_run_plan(const Config& config, const Dataset& dataset, const Backend& backend,
+                      const std::optional<ModelShape>& initial);
+
+/// The backend a config asks for. Throws RequestError where this build or machine has none.
+std::unique_ptr<Backend> make_backend(const Config& config);
+
+/// Bytes a micro-batch may make the model take here, and the largest number of tokens in it that is worth
+/// having.
+std::int64_t choose_micro_batch(const ModelPlan& model, std::int64_t sequences_per_step,
+                                const Backend& backend);
+
+}  // namespace octavo

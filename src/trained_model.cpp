@@ -1,0 +1,63 @@
+#include "trained_model.h"
+
+#include <nlohmann/json.hpp>
+
+#include "commands/common_options.h"
+#include "error.h"
+#include "run_plan.h"
+
+namespace octavo {
+namespace {
+
+/// The config of the run that a checkpoint lies in, or of the run's folder itself.
+std::optional<std::filesystem::path> run_of(const std::string& source, const ModelFolder& folder) {
+  const std::filesystem::path given = source, outer = folder.folder / ".." / "..";
+  for (const std::filesystem::path& candidate : {given, outer})
+    if (std::filesystem::exists(candidate / "resolved.json")) return candidate.lexically_normal();
+  return {};
+}
+
+/// A folder that belongs to no run: defaults, in fp32.
+Config standalone_config(const std::string& source, const std::vector<Override>& overrides) {
+  const nlohmann::ordered_json json = {{"precision", {{"mode", "fp32"}}}, {"data", {{"train", "none"}}}};
+  return parse_config(json.dump(), source, overrides);
+}
+
+}  // namespace
+
+TrainedModel open_trained_model(const TrainedModelRequest& request) {
+  TrainedModel out;
+  out.folder = open_model(request.source, request.choice);
+  const std::optional<std::filesystem::path> run = run_of(request.source, out.folder);
+  const Config config =
+      run ? load_run_config(*run, request.overrides) : standalone_config(request.source, request.overrides);
+  if (run) out.config = config;
+  out.tokenizer = request.tokenizer.empty() ? find_tokenizer(out.folder.folder.string())
+                                            : load_tokenizer(request.tokenizer);
+
+  // A run trained on a GPU is opened on what there is here.
+  Config device = config;
+  if (run && std::none_of(request.overrides.begin(), request.overrides.end(),
+                          [](const Override& o) { return o.path == "device"; }))
+    device.device = "auto";
+  out.backend = make_backend(device);
+  const PrecisionChoice precision = choose_precision(config.precision, *out.backend);
+  out.mode = precision.mode;
+
+  ModelPlan plan;
+  plan.shape = out.folder.shape;
+  plan.act = precision.act;
+  plan.B = request.B;
+  plan.T = request.T > 0 ? request.T : config.train.sequence.value_or(plan.shape.context);
+  plan.T = std::min(plan.T, plan.shape.context);
+  plan.training = false;
+  out.model = std::make_unique<Model>(*out.backend, plan);
+
+  std::vector<float> weights(static_cast<std::size_t>(out.model->table().arena_size));
+  read_weights(out.folder.folder, out.model->table(), weights.data());
+  out.backend->copy_to_device(out.model->masters().data, weights.data(), weights.size() * sizeof(float));
+  out.model->refresh_working();
+  return out;
+}
+
+}  // namespace octavo

@@ -1,0 +1,23 @@
+#include "stop_signal.h"
+
+#include <csignal>
+
+#include "catch.h"
+
+using namespace octavo;
+
+TEST_CASE("signals are remembered, and forgotten by the next watcher") {
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+    StopSignal stop;
+    CHECK(stop.received() == 0);
+    std::raise(signal);
+    CHECK(stop.received() == signal);
+  }
+  CHECK(StopSignal().received() == 0);
+}
+
+TEST_CASE("exit statuses of signals") {
+  CHECK(exit_status_of(SIGINT) == 130);
+  CHECK(exit_status_of(SIGTERM) == 143);
+  CHECK(exit_status_of(SIGUSR1) == 3);
+}

@@ -1,0 +1,177 @@
+// `octavo train` as a process: exit statuses, one-line errors, signals.
+#include <chrono>
+#include <thread>
+
+#include "catch.h"
+#include "small_run.h"
+
+using namespace octavo;
+using namespace octavo::testing;
+
+namespace {
+
+std::size_t lines(const std::string& text) {
+  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+/// A wrong request: status 2, one line, nothing written.
+void check_refused(const SmallRun& s, const std::vector<std::string>& arguments, const std::string& part) {
+  const ProgramResult r = run_program(s.dir.path, arguments);
+  INFO(r.err);
+  CHECK(r.status == 2);
+  CHECK(r.err.substr(0, 8) == "octavo: ");
+  CHECK(lines(r.err) == 1);
+  CHECK(r.err.find(part) != std::string::npos);
+  CHECK(r.out.empty());
+  CHECK_FALSE(std::filesystem::exists(s.dir.path / "run"));
+}
+
+}  // namespace
+
+TEST_CASE("train, sweep, eval, generate, export, diff and plot work together") {
+  const SmallRun s;
+  nlohmann::json config = s.json("fp32");
+  config["train"]["steps"] = 8;
+  s.dir.file("small.json", config.dump());
+  const ProgramResult trained = run_program(s.dir.path, {"train", "small.json"});
+  INFO(trained.err);
+  REQUIRE(trained.status == 0);
+  CHECK(trained.out.empty());
+
+  const ProgramResult eval = run_program(s.dir.path, {"eval", "run", "--json", "--tokens", "500"});
+  REQUIRE(eval.status == 0);
+  const double val = read_metrics(s.dir.path / "run" / "metrics.jsonl").back().val_loss.value();
+  CHECK(nlohmann::json::parse(eval.out)["loss"].get<double>() == Approx(val).epsilon(1e-5));
+
+  const ProgramResult text =
+      run_program(s.dir.path, {"generate", "run", "--prompt", "the ", "--tokens", "90"});
+  REQUIRE(text.status == 0);
+  CHECK(text.out.substr(0, 4) == "the ");
+  CHECK(run_program(s.dir.path, {"generate", "run", "--prompt", "the ", "--tokens", "90"}).out == text.out);
+  CHECK(
+      run_program(s.dir.path, {"generate", "run", "--prompt", "the ", "--tokens", "90", "--seed", "7"}).out !=
+      text.out);
+
+  REQUIRE(run_program(s.dir.path, {"export", "run", "exported"}).status == 0);
+  CHECK(run_program(s.dir.path, {"generate", "exported", "--prompt", "the ", "--tokens", "90"}).out ==
+        text.out);
+
+  const ProgramResult sweep = run_program(s.dir.path, {"sweep", "small.json", "--set", "train.steps=3"});
+  INFO(sweep.err);
+  REQUIRE(sweep.status == 0);
+  CHECK(sweep.out.find("bf16") != std::string::npos);
+  CHECK(std::filesystem::exists(s.dir.path / "runs/small_sweep/comparison.json"));
+  const ProgramResult diff =
+      run_program(s.dir.path, {"diff", "runs/small_sweep/fp32", "runs/small_sweep/bf16"});
+  CHECK(diff.status == 0);
+  CHECK(diff.out.find("precision.mode") != std::string::npos);
+  CHECK(run_program(s.dir.path, {"plot", "run", "--terminal"}).status == 0);
+}
+
+TEST_CASE("wrong requests: status 2, one line, no half-made folder") {
+  const SmallRun s;
+  s.dir.file("good.json", s.json("fp32").dump());
+  check_refused(s, {"train", "missing.json"}, "missing.json");
+  check_refused(s, {"train", "good.json", "--set", "model.leyers=3"}, "model.layers");
+  check_refused(s, {"train", "good.json", "--set", "model.heads=5"}, "model.heads");
+  check_refused(s,
+                {"train", "good.json", "--set", "train.micro_batch=4", "--set", "train.accumulate=null",
+                 "--set", "train.tokens_per_step=222"},
+                "train.micro_batch: found 4");
+  check_refused(
+      s, {"train", "good.json", "--set", "train.accumulate=null", "--set", "train.tokens_per_step=100"},
+      "74 or 111");
+  check_refused(s, {"train", "good.json", "--set", "device=cuda"}, "device");
+  check_refused(s, {"train", "good.json", "--set", "precision.mode=tf32"}, "\"mode\": \"fp32\"");
+  check_refused(s, {"train", "good.json", "--set", "precision.mode=fp8"}, "precision.mode");
+  check_refused(s, {"train", "good.json", "--set", "data.train=nothing*.txt"}, "nothing*.txt");
+  check_refused(s, {"train", "good.json", "--set", "model.vocab=100"}, "vocab");
+  check_refused(s, {"train", "good.json", "--set", "train.sequence=38"}, "sequence");
+  check_refused(s, {"train", "good.json", "--frobnicate"}, "--frobnicate");
+  check_refused(s, {"train"}, "config");
+  check_refused(s, {"tran", "good.json"}, "tran");
+}
+
+TEST_CASE("fallback allow runs what the processor has, and says so") {
+  const SmallRun s;
+  nlohmann::json config = s.json("tf32");
+  config["precision"]["fallback"] = "allow";
+  config["train"]["steps"] = 1;
+  s.dir.file("c.json", config.dump());
+  const ProgramResult r = run_program(s.dir.path, {"train", "c.json"});
+  CHECK(r.status == 0);
+  CHECK(r.err.find("runs in fp32") != std::string::npos);
+}
+
+TEST_CASE("--dry-run prints the plan and writes nothing") {
+  const SmallRun s;
+  s.dir.file("c.json", s.json("bf16").dump());
+  const ProgramResult r = run_program(s.dir.path, {"train", "c.json", "--dry-run"});
+  REQUIRE(r.status == 0);
+  for (const char* part : {"\"layers\": 2", "parameters", "tokens per step", "222 = 6 sequences of 37",
+                           "memory: total", "disk: checkpoints", "estimated time", "attention"})
+    CHECK(r.out.find(part) != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(s.dir.path / "run"));
+}
+
+TEST_CASE("signals lead to a checkpoint and their own status; the run goes on from there") {
+  const SmallRun s;
+  nlohmann::json config = s.json("fp32");
+  config["train"]["steps"] = 1000000;
+  config["train"]["eval_every"] = 0;
+  s.dir.file("c.json", config.dump());
+  const std::vector<std::pair<int, int>> expected = {{SIGTERM, 143}, {SIGINT, 130}, {SIGUSR1, 3}};
+  std::int64_t step = 0;
+  for (const auto& [signal, status] : expected) {
+    const ProgramResult r =
+        run_program(s.dir.path, {"train", "c.json", "--resume"}, [&, signal = signal](pid_t child) {
+          const std::filesystem::path metrics = s.dir.path / "run" / "metrics.jsonl";
+          // Wait until this start has made a step of its own.
+          for (int i = 0; i < 600; ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            if (std::filesystem::exists(metrics) &&
+                lines(slurp(metrics)) > static_cast<std::size_t>(step) + 2)
+              break;
+          }
+          kill(child, signal);
+        });
+    INFO(r.err);
+    CHECK(r.status == status);
+    const auto checkpoint = newest_checkpoint(s.dir.path / "run" / "checkpoints");
+    REQUIRE(checkpoint.has_value());
+    CHECK(checkpoint->state.step > step);
+    step = checkpoint->state.step;
+    CHECK(read_metrics(s.dir.path / "run" / "metrics.jsonl").back().step == step);
+  }
+}
+
+TEST_CASE("max_minutes: a checkpoint and status 3") {
+  const SmallRun s;
+  nlohmann::json config = s.json("fp32");
+  config["train"]["steps"] = 1000000;
+  config["train"]["max_minutes"] = 0.01;
+  s.dir.file("c.json", config.dump());
+  const ProgramResult r = run_program(s.dir.path, {"train", "c.json"});
+  CHECK(r.status == 3);
+  CHECK(newest_checkpoint(s.dir.path / "run" / "checkpoints").has_value());
+}
+
+TEST_CASE("bytes of any language go through pack, train and generate") {
+  const SmallRun s;
+  std::string spanish;
+  while (spanish.size() < 6000)
+    spanish += "El pingüino Wenceslao hizo kilómetros bajo exhaustiva lluvia, ¡qué año! ";
+  s.dir.file("es.txt", spanish);
+  REQUIRE(run_program(s.dir.path, {"data", "pack", "es.txt", "--out", "packed"}).status == 0);
+  nlohmann::json config = s.json("fp32");
+  config["data"] = {{"train", (s.dir.path / "packed" / "*.bin").string()}};
+  config["train"]["steps"] = 150;
+  config["train"]["micro_batch"] = 8;
+  config["train"]["eval_every"] = 0;
+  s.dir.file("c.json", config.dump());
+  REQUIRE(run_program(s.dir.path, {"train", "c.json"}).status == 0);
+  const ProgramResult r = run_program(
+      s.dir.path, {"generate", "run", "--prompt", "El ping", "--tokens", "20", "--temperature", "0"});
+  REQUIRE(r.status == 0);
+  CHECK(r.out.find("El pingüino Wenceslao") != std::string::npos);
+}
