@@ -1,0 +1,36 @@
+// cast.cpp - copies between f32 and bf16. Floor: one read and one write.
+#include "cpu/operators.h"
+#include "cpu/vec.h"
+#include "parallel.h"
+
+namespace octavo::cpu {
+
+namespace {
+
+template <class X, class Y>
+struct Convert {
+  template <int W>
+  static OCTAVO_INLINE void run(const X* x, Y* y, std::int64_t n) {
+    chunks(
+        n, [&](std::int64_t i, auto count)
+               __attribute__((always_inline)) { store(y + i, load<W>(x + i, count), count); });
+  }
+};
+
+}  // namespace
+
+void cast(const Cast& op) {
+  with_type(op.x.dtype, [&](auto x_type) {
+    with_type(op.y.t.dtype, [&](auto y_type) {
+      using X = decltype(x_type);
+      using Y = decltype(y_type);
+      const X* x = op.x.as<X>();
+      Y* y = op.y.t.as<Y>();
+      parallel_blocks({op.x.numel(), 32768}, [&](std::int64_t begin, std::int64_t end) {
+        dispatch<Convert<X, Y>>(x + begin, y + begin, end - begin);
+      });
+    });
+  });
+}
+
+}  // namespace octavo::cpu
