@@ -40,6 +40,11 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
   return text;
 }
 
+/// "train.seed" -> "/train/seed"
+Json::json_pointer pointer_to(const std::string& path) {
+  return Json::json_pointer("/" + replaced(path, ".", "/"));
+}
+
 /// Expands ${VAR}; "$${" stands for "${" itself. What is wrong with one is added to `faults`: what was found
 /// and what is allowed.
 std::string expand_variables(const std::string& text, std::vector<std::string>& faults) {
@@ -153,7 +158,7 @@ class ConfigReader {
     tree_.erase("$schema");
   }
 
-  /// Finds keys that are neither fields nor sections, and sections that are no objects.
+  /// Finds keys that are neither fields nor sections, and sections that are no objects, which it empties.
   void check_keys(Json& object, const std::string& section) {
     const std::vector<std::string> known = keys_of_section(section);
     for (auto& [key, value] : object.get_ref<Json::object_t&>()) {
@@ -168,6 +173,7 @@ class ConfigReader {
                                   fmt::join(keys_of_section(path), ", ")));
           for (const Field& field : config_fields())
             if (field.path.starts_with(path + ".")) faulty_.insert(field.path);
+          value = Json::object();  // so that overrides find their place
         }
       }
     }
@@ -226,40 +232,19 @@ class ConfigReader {
     faulty_.erase(o.path);
     std::vector<std::string> not_json;
     Json value = parse_json_text(o.value, o.path, Comments::refused, not_json).value_or(Json(o.value));
-    Json* node = &tree_;
-    std::string_view rest = o.path;
-    for (std::size_t dot = rest.find('.'); dot != std::string_view::npos; dot = rest.find('.')) {
-      node = &(*node)[std::string(rest.substr(0, dot))];
-      if (!node->is_object()) *node = Json::object();
-      rest.remove_prefix(dot + 1);
-    }
-    (*node)[std::string(rest)] = std::move(value);
-  }
-
-  /// The value in the tree, or nullptr.
-  const Json* find(std::string_view path) const {
-    const Json* node = &tree_;
-    while (true) {
-      const std::size_t dot = path.find('.');
-      if (!node->is_object()) return nullptr;
-      const auto found = node->find(std::string(path.substr(0, dot)));
-      if (found == node->end()) return nullptr;
-      node = &*found;
-      if (dot == std::string_view::npos) return node;
-      path.remove_prefix(dot + 1);
-    }
+    tree_[pointer_to(o.path)] = std::move(value);
   }
 
   void read_field(const Field& field, Config& config) {
     if (field.default_value) field.set(config, *field.default_value);
-    const Json* found = find(field.path);
-    if (found == nullptr) {
+    const Json::json_pointer pointer = pointer_to(field.path);
+    if (!tree_.contains(pointer)) {
       if (!field.default_value && !faulty_.contains(field.path))
         fault(field.path,
               fmt::format("found nothing; allowed: {} ({})", field.accepted.words_for_message(), field.help));
       return;
     }
-    Json value = *found;
+    Json value = tree_.at(pointer);
     std::vector<std::string> problems;
     const auto expand = [&](Json& text) {
       if (!text.is_string()) return;
@@ -305,7 +290,7 @@ class ConfigReader {
 
   void check_across(const Config& c) {
     // With init_from the shape comes from there, and what the file says of it is not used.
-    if (!c.model.init_from) check_shape(c);
+    if (!c.model.init_from && !faulty_.contains("model.init_from")) check_shape(c);
     check((c.train.steps ? 1 : 0) + (c.train.tokens ? 1 : 0) + (c.train.epochs ? 1 : 0) <= 1,
           {"train", "train.steps", "train.tokens", "train.epochs"},
           "found {}; allowed: at most one of steps, tokens, epochs",
@@ -403,16 +388,10 @@ Json dump_config(const Config& config) {
   };
   Json dump = Json::object();
   for (const Field& field : config_fields()) {
-    Json* node = &dump;
-    std::string_view rest = field.path;
-    for (std::size_t dot = rest.find('.'); dot != std::string_view::npos; dot = rest.find('.')) {
-      node = &(*node)[std::string(rest.substr(0, dot))];
-      rest.remove_prefix(dot + 1);
-    }
     Json value = field.get(config);
     escape(value);
     if (value.is_array()) std::for_each(value.begin(), value.end(), escape);
-    (*node)[std::string(rest)] = std::move(value);
+    dump[pointer_to(field.path)] = std::move(value);
   }
   return dump;
 }

@@ -125,8 +125,8 @@ class RunLoop {
     if (run_.checkpoint) {
       console_.info(fmt::format("resuming after step {} from {}", trainer_.state().step,
                                 run_.checkpoint->folder.string()));
-      for (const std::string& note : run_.resume_notes) console_.info("resumed run: " + note);
     }
+    for (const std::string& note : run_.resume_notes) console_.warn("resumed run: " + note);
     console_.info(fmt::format("{}: {} parameters, {}, {} steps of {} tokens on {}", config_.name,
                               format_count(info.parameters), info.mode, format_count(plan_.steps),
                               format_count(info.tokens_per_step), info.device));
@@ -215,6 +215,7 @@ class RunLoop {
     Model& model = trainer_.model();
     const HostCopy masters(*run_.backend, model.masters()), m(*run_.backend, model.moment1()),
         v(*run_.backend, model.moment2());
+    metrics_->sync();  // a checkpoint must not be ahead of its log
     write_checkpoint(folder_.checkpoints(), {.table = table_,
                                              .shape = plan_.model.shape,
                                              .details = {.dropout = plan_.model.dropout,

@@ -1,22 +1,40 @@
 // main.cpp - one program, one subcommand a job; each registers itself and leaves an action to run.
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <functional>
 #include <new>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "commands/commands.h"
+#include "config.h"
 #include "error.h"
 #include "machine.h"
 
 namespace {
 
-// CLI11 reports with its own codes and in several lines; a wrong request is one line and status 2 here.
+/// Prints a message, "octavo: " before each of its lines: a config may have several faults.
 int report(const std::string& message, int status) {
-  std::fprintf(stderr, "octavo: %s\n", message.c_str());
+  std::istringstream lines(message);
+  for (std::string line; std::getline(lines, line);) std::fprintf(stderr, "octavo: %s\n", line.c_str());
   return status;
+}
+
+/// A first word that is no command; CLI11 would only say that one is missing.
+std::string unknown_command(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> commands;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    if (command->get_name() == word) return {};
+    commands.push_back(command->get_name());
+  }
+  const std::string near = octavo::nearest_word(word, commands);
+  return fmt::format("found the command \"{}\"{}; allowed: {}", word,
+                     near.empty() ? "" : fmt::format(", did you mean \"{}\"?", near),
+                     fmt::join(commands, ", "));
 }
 
 }  // namespace
@@ -37,6 +55,13 @@ int main(int argc, char** argv) {
   octavo::register_info(app, action);
   octavo::register_config(app, action);
 
+  // A file-size limit is then an error of the write, with its path, and no sudden end.
+  std::signal(SIGXFSZ, SIG_IGN);
+  if (argc > 1 && argv[1][0] != '-') {
+    const std::string message = unknown_command(app, argv[1]);
+    if (!message.empty()) return report(message, 2);
+  }
+  // CLI11 reports with its own codes; a wrong request has status 2 here.
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <chrono>
 
-#include "commands/common_options.h"
 #include "error.h"
 #include "evaluate.h"
 #include "run.h"
+#include "run_folder.h"
 #include "trainer.h"
 
 namespace octavo {
@@ -36,7 +36,7 @@ void check_same_shape(const ModelShape& saved, const ModelShape& now, const std:
 void adopt_former_config(PreparedRun& run, const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "resolved.json";
   if (!std::filesystem::exists(file)) return;
-  const Config former = load_run_config(folder, {});
+  const Config former = read_resolved_config(folder);
   Config& now = run.request.config;
   if (now.train.micro_batch == 0) now.train.micro_batch = former.train.micro_batch;
   for (const ConfigDifference& d : compare_configs(former, now))
@@ -127,7 +127,7 @@ double estimate_seconds(PreparedRun& run) {
   if (!run.data.val.empty()) {
     const TrainConfig& t = run.plan.config.train;
     const double windows = static_cast<double>(EvaluationWindows(run.data.val, T, t.eval_tokens).windows());
-    total += windows * window_seconds *
+    total += windows / static_cast<double>(small.model.B) * batch_seconds *
              (1 + (t.eval_every > 0 ? std::floor(steps / static_cast<double>(t.eval_every)) : 0));
   }
   return total;

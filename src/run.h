@@ -38,8 +38,8 @@ struct PreparedRun {
 /// Opens config, data and starting weights, and plans the run. Throws RequestError; writes nothing.
 PreparedRun prepare_run(RunRequest request);
 
-/// Seconds that the run's training and evaluation will take, from timing single sequences on this machine.
-/// Allocates a model of one sequence for that.
+/// Seconds that the run's training and evaluation will take, from timing a small step on this machine.
+/// Allocates a model of a few sequences for that.
 double estimate_seconds(PreparedRun& run);
 
 /// What --dry-run prints: parameters, memory by category, disk for checkpoints, tokens a step, steps, paths

@@ -221,7 +221,7 @@ void write_run_description(const RunFolder& folder, const Config& config, const 
   write_json_atomically(folder.file("run.json"), run_json(info));
 }
 
-Config read_resolved_config(const fs::path& folder) {
+Config read_resolved_config(const fs::path& folder, const std::vector<Override>& overrides) {
   const fs::path file = folder / "resolved.json";
   if (!fs::exists(file)) {
     refuse("{}: no resolved.json there; allowed: the folder of a run, as octavo train leaves it",
@@ -229,7 +229,7 @@ Config read_resolved_config(const fs::path& folder) {
   }
   Json json = read_json_object(file);
   json.erase("format_version");  // of the file, no field of a config
-  return parse_config(json.dump(), file.string());
+  return parse_config(json.dump(), file.string(), overrides);
 }
 
 std::string paths_table(const std::vector<PathRow>& paths) {

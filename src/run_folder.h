@@ -77,9 +77,9 @@ struct RunInfo {
 nlohmann::ordered_json run_json(const RunInfo& info);
 /// Writes resolved.json and run.json.
 void write_run_description(const RunFolder& folder, const Config& config, const RunInfo& info);
-/// The config of a run as its resolved.json holds it. Throws RequestError where the folder has none or it is
-/// damaged.
-Config read_resolved_config(const std::filesystem::path& folder);
+/// The config of a run as its resolved.json holds it, with overrides. Throws RequestError where the folder
+/// has none or it is damaged.
+Config read_resolved_config(const std::filesystem::path& folder, const std::vector<Override>& overrides = {});
 /// The table of paths, aligned, one row a choice, for the terminal and train.log.
 std::string paths_table(const std::vector<PathRow>& paths);
 

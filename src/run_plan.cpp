@@ -124,8 +124,30 @@ std::int64_t choose_vocab(const Config& config, const Dataset& dataset) {
   return vocab;
 }
 
+namespace {
+
+/// A shape written beside init_from must be that model's. What stands at its default was not written, or
+/// agrees with not having been.
+void check_shape_beside_init_from(const ModelConfig& written, const ModelShape& initial) {
+  const Config defaults = parse_config(R"({"data": {"train": "none"}})", "defaults");
+  const auto same = [](const char* key, auto value, auto by_default, auto has) {
+    if (value != by_default && value != has)
+      refuse("{}: found {}, the model of model.init_from has {}; allowed: the same, or the key left out", key,
+             value, has);
+  };
+  same("model.layers", written.layers, defaults.model.layers, initial.layers);
+  same("model.channels", written.channels, defaults.model.channels, initial.channels);
+  same("model.heads", written.heads, defaults.model.heads, initial.heads);
+  same("model.context", written.context, defaults.model.context, initial.context);
+  same("model.tied", written.tied, defaults.model.tied, initial.tied);
+  same("model.norm_eps", written.norm_eps, defaults.model.norm_eps, initial.norm_eps);
+}
+
+}  // namespace
+
 ModelShape choose_shape(const Config& config, std::int64_t vocab, const std::optional<ModelShape>& initial) {
   if (initial) {
+    check_shape_beside_init_from(config.model, *initial);
     if (vocab > initial->vocab)
       refuse(
           "data: its vocabulary has {} tokens, the model of model.init_from {}; allowed: data of the model's "

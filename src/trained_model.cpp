@@ -1,9 +1,11 @@
 #include "trained_model.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
-#include "commands/common_options.h"
 #include "error.h"
+#include "run_folder.h"
 #include "run_plan.h"
 
 namespace octavo {
@@ -29,8 +31,8 @@ TrainedModel open_trained_model(const TrainedModelRequest& request) {
   TrainedModel out;
   out.folder = open_model(request.source, request.choice);
   const std::optional<std::filesystem::path> run = run_of(request.source, out.folder);
-  const Config config =
-      run ? load_run_config(*run, request.overrides) : standalone_config(request.source, request.overrides);
+  const Config config = run ? read_resolved_config(*run, request.overrides)
+                            : standalone_config(request.source, request.overrides);
   if (run) out.config = config;
   out.tokenizer = request.tokenizer.empty() ? find_tokenizer(out.folder.folder.string())
                                             : load_tokenizer(request.tokenizer);

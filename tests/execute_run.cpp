@@ -86,8 +86,9 @@ TEST_CASE("splitting a step differently agrees within rounding") {
 TEST_CASE("steps that are not finite are skipped, told, and end the run after max_bad_steps") {
   const SmallRun s;
   nlohmann::json config = s.json("fp32");
-  config["optimizer"]["lr"] = 1e30;
-  config["optimizer"]["min_lr"] = 1e29;
+  // Weight decay of this size multiplies every weight by -1e6 a step, until they overflow.
+  config["optimizer"]["lr"] = 1000;
+  config["optimizer"]["weight_decay"] = 1000;
   config["train"]["max_bad_steps"] = 3;
   CHECK_THROWS_WITH(s.train(config, "run"), ContainsSubstring("3 steps in a row were not finite"));
   const std::vector<StepRecord> rows = read_metrics(s.dir.path / "run" / "metrics.jsonl");
@@ -140,7 +141,10 @@ TEST_CASE("init_from takes a run's weights and shape") {
   const auto first = s.train(s.json("fp32"), "first");
   nlohmann::json config = s.json("fp32");
   config["model"] = {{"init_from", first.string()}};
-  config["train"]["steps"] = 1;
+  config["train"]["steps"] = 3;
   const auto second = s.train(config, "second");
   CHECK(read_metrics(second / "metrics.jsonl").front().loss < 3.5);
+  // A shape written beside init_from that is not that model's is not passed over in silence.
+  config["model"]["layers"] = 3;
+  CHECK_THROWS_WITH(s.train(config, "third"), ContainsSubstring("model.layers: found 3"));
 }

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-
 #include "catch.h"
 #include "error.h"
 #include "file_size_limit.h"

@@ -5,10 +5,6 @@
 #include <iterator>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
-
-#include "error.h"
-#include "files.h"
 
 namespace octavo {
 
@@ -26,13 +22,6 @@ std::vector<Override> parse_overrides(const std::vector<std::string>& set) {
   std::vector<Override> out;
   for (const std::string& text : set) out.push_back(parse_override(text));
   return out;
-}
-
-Config load_run_config(const std::filesystem::path& run, const std::vector<Override>& overrides) {
-  const std::filesystem::path file = run / "resolved.json";
-  nlohmann::ordered_json json = read_json_object(file);
-  json.erase("format_version");
-  return parse_config(json.dump(), file.string(), overrides);
 }
 
 std::string command_line() {

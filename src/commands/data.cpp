@@ -100,7 +100,10 @@ void add_info(CLI::App& data, Action& action) {
   command->callback([arguments, &action] {
     action = [arguments] {
       const DataReport report = inspect_data(arguments->paths, arguments->format);
-      const std::string text = arguments->json ? to_json(report).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : to_text(report);
+      const std::string text =
+          arguments->json
+              ? to_json(report).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+              : to_text(report);
       std::fputs(text.c_str(), stdout);
       return 0;
     };

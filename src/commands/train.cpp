@@ -32,7 +32,7 @@ int train(const TrainOptions& options) {
            options.source);
 
   RunRequest request;
-  request.config = is_run ? load_run_config(source, parse_overrides(options.set))
+  request.config = is_run ? read_resolved_config(source, parse_overrides(options.set))
                           : load_config(options.source, parse_overrides(options.set));
   request.use = options.resume      ? FolderUse::resume
                 : options.overwrite ? FolderUse::overwrite

@@ -21,12 +21,11 @@ struct Gelu {
   template <int W>
   static OCTAVO_INLINE void run(const T* x, T* y, std::int64_t n) {
     using F = Floats<W>;
-    chunks(
-        n, [&](std::int64_t i, auto count) __attribute__((always_inline)) {
-          const F v = load<W>(x + i, count);
-          const F z = v * (F::broadcast(kB) * (v * v) + F::broadcast(kA));
-          store(y + i, v / (F::broadcast(1.0f) + exp(-z)), count);
-        });
+    chunks(n, [&](std::int64_t i, auto count) OCTAVO_INLINE_LAMBDA {
+      const F v = load<W>(x + i, count);
+      const F z = v * (F::broadcast(kB) * (v * v) + F::broadcast(kA));
+      store(y + i, v / (F::broadcast(1.0f) + exp(-z)), count);
+    });
   }
 };
 
@@ -39,20 +38,21 @@ struct GeluBackward {
     using F = Floats<W>;
     const F one = F::broadcast(1.0f);
     for (std::int64_t n = 0; n < rows; ++n) {
-      chunks(
-          columns, [&](std::int64_t c, auto count) __attribute__((always_inline)) {
-            const std::int64_t i = n * columns + c;
-            F v = load<W>(x + i, count);
-            // Beyond 16 the derivative is 0 or 1 to the last bit; v * v of larger values could overflow.
-            v = min(F::broadcast(16.0f), max(F::broadcast(-16.0f), v));
-            const F bv2 = F::broadcast(kB) * (v * v);
-            const F s = one / (one + exp(-(v * (bv2 + F::broadcast(kA)))));
-            const F slope = F::broadcast(3.0f) * bv2 + F::broadcast(kA);
-            const F derivative = s + v * s * (one - s) * slope;
-            const F d = round_to<T>(load<W>(dy + i, count) * derivative);
-            store(dx + i, d, count);
-            if (sums != nullptr) store(sums + c, load<W>(sums + c) + d);
-          });
+      chunks(columns, [&](std::int64_t c, auto count) OCTAVO_INLINE_LAMBDA {
+        const std::int64_t i = n * columns + c;
+        F v = load<W>(x + i, count);
+        // Beyond these bounds the derivative is 1 to the last bit, or below 1e-34; within them nothing
+        // overflows.
+        v = min(F::broadcast(16.0f), max(F::broadcast(-10.0f), v));
+        const F bv2 = F::broadcast(kB) * (v * v);
+        const F e = exp(-(v * (bv2 + F::broadcast(kA))));
+        const F s = one / (one + e);
+        const F slope = F::broadcast(3.0f) * bv2 + F::broadcast(kA);
+        const F derivative = s + (v * slope) * (s * (e * s));  // e s = 1 - s, without the cancellation
+        const F d = round_to<T>(load<W>(dy + i, count) * derivative);
+        store(dx + i, d, count);
+        if (sums != nullptr) store(sums + c, load<W>(sums + c) + d);
+      });
     }
   }
 };

@@ -24,23 +24,20 @@ struct Update {
   template <int W>
   static OCTAVO_INLINE void run(Fields f, std::int64_t begin, std::int64_t end) {
     using F = Floats<W>;
-    const auto all = [](float x) __attribute__((always_inline)) {
-      return F::broadcast(x);
-    };
-    chunks(
-        end - begin, [&](std::int64_t offset, auto count) __attribute__((always_inline)) {
-          const std::int64_t i = begin + offset;
-          const F g = load<W>(f.grad + i, count) * all(f.clip_factor);
-          const F m = all(f.beta1) * load<W>(f.m + i, count) + all(f.one_minus_beta1) * g;
-          const F v = all(f.beta2) * load<W>(f.v + i, count) + all(f.one_minus_beta2) * (g * g);
-          F p = load<W>(f.param + i, count);
-          const F step = (m * all(f.correction1)) / (sqrt(v * all(f.correction2)) + all(f.eps));
-          p = p - all(f.lr) * (step + all(f.decay) * p);
-          store(f.m + i, m, count);
-          store(f.v + i, v, count);
-          store(f.param + i, p, count);
-          if (f.working != nullptr) store(f.working + i, p, count);
-        });
+    const auto all = [](float x) OCTAVO_INLINE_LAMBDA { return F::broadcast(x); };
+    chunks(end - begin, [&](std::int64_t offset, auto count) OCTAVO_INLINE_LAMBDA {
+      const std::int64_t i = begin + offset;
+      const F g = load<W>(f.grad + i, count) * all(f.clip_factor);
+      const F m = all(f.beta1) * load<W>(f.m + i, count) + all(f.one_minus_beta1) * g;
+      const F v = all(f.beta2) * load<W>(f.v + i, count) + all(f.one_minus_beta2) * (g * g);
+      F p = load<W>(f.param + i, count);
+      const F step = (m * all(f.correction1)) / (sqrt(v * all(f.correction2)) + all(f.eps));
+      p = p - all(f.lr) * (step + all(f.decay) * p);
+      store(f.m + i, m, count);
+      store(f.v + i, v, count);
+      store(f.param + i, p, count);
+      if (f.working != nullptr) store(f.working + i, p, count);
+    });
   }
 };
 

@@ -15,14 +15,13 @@ struct AddPartials {
   template <int W>
   static OCTAVO_INLINE void run(const float* partial, std::int64_t blocks, std::int64_t stride, float* out,
                                 bool accumulate, std::int64_t begin, std::int64_t end) {
-    chunks(
-        end - begin, [&](std::int64_t i, auto count) __attribute__((always_inline)) {
-          const std::int64_t c = begin + i;
-          Floats<W> sum = load<W>(partial + c);
-          for (std::int64_t b = 1; b < blocks; ++b) sum += load<W>(partial + b * stride + c);
-          if (accumulate) sum = load<W>(out + c, count) + sum;
-          store(out + c, sum, count);
-        });
+    chunks(end - begin, [&](std::int64_t i, auto count) OCTAVO_INLINE_LAMBDA {
+      const std::int64_t c = begin + i;
+      Floats<W> sum = load<W>(partial + c);
+      for (std::int64_t b = 1; b < blocks; ++b) sum += load<W>(partial + b * stride + c);
+      if (accumulate) sum = load<W>(out + c, count) + sum;
+      store(out + c, sum, count);
+    });
   }
 };
 
@@ -34,22 +33,20 @@ struct SumRows {
     // Four rows at a time, added in order: a quarter of the traffic to the sums.
     for (; n + 4 <= rows; n += 4) {
       const T* p = dy + n * columns;
-      chunks(
-          columns, [&](std::int64_t c, auto count) __attribute__((always_inline)) {
-            Floats<W> sum = load<W>(sums + c);
-            sum += load<W>(p + c, count);
-            sum += load<W>(p + columns + c, count);
-            sum += load<W>(p + 2 * columns + c, count);
-            sum += load<W>(p + 3 * columns + c, count);
-            store(sums + c, sum);
-          });
+      chunks(columns, [&](std::int64_t c, auto count) OCTAVO_INLINE_LAMBDA {
+        Floats<W> sum = load<W>(sums + c);
+        sum += load<W>(p + c, count);
+        sum += load<W>(p + columns + c, count);
+        sum += load<W>(p + 2 * columns + c, count);
+        sum += load<W>(p + 3 * columns + c, count);
+        store(sums + c, sum);
+      });
     }
     for (; n < rows; ++n) {
       const T* p = dy + n * columns;
-      chunks(
-          columns, [&](std::int64_t c, auto count) __attribute__((always_inline)) {
-            store(sums + c, load<W>(sums + c) + load<W>(p + c, count));
-          });
+      chunks(columns, [&](std::int64_t c, auto count) OCTAVO_INLINE_LAMBDA {
+        store(sums + c, load<W>(sums + c) + load<W>(p + c, count));
+      });
     }
   }
 };

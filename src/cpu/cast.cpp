@@ -11,9 +11,8 @@ template <class X, class Y>
 struct Convert {
   template <int W>
   static OCTAVO_INLINE void run(const X* x, Y* y, std::int64_t n) {
-    chunks(
-        n, [&](std::int64_t i, auto count)
-               __attribute__((always_inline)) { store(y + i, load<W>(x + i, count), count); });
+    chunks(n, [&](std::int64_t i, auto count)
+                  OCTAVO_INLINE_LAMBDA { store(y + i, load<W>(x + i, count), count); });
   }
 };
 

@@ -49,20 +49,17 @@ struct Rows {
         continue;
       }
       F largest = F::broadcast(kLowest);
-      chunks(
-          V, [&](std::int64_t c, auto count) __attribute__((always_inline)) {
-            largest = max(load_or<W>(kLowest, logits + c, count), largest);
-          });
+      chunks(V, [&](std::int64_t c, auto count)
+                    OCTAVO_INLINE_LAMBDA { largest = max(load_or<W>(kLowest, logits + c, count), largest); });
       const float top = max_of(largest);  // a NaN may be passed over here, but not by the sum below
       double total = 0;
       for (std::int64_t first = 0; first < V; first += kSpan) {
         F sum = F::zero();
-        chunks(
-            std::min(kSpan, V - first), [&](std::int64_t i, auto count) __attribute__((always_inline)) {
-              const F e = exp(load_or<W>(kLowest, logits + first + i, count) - F::broadcast(top));
-              sum += e;
-              if (f.gradient) store(f.exps + first + i, e);
-            });
+        chunks(std::min(kSpan, V - first), [&](std::int64_t i, auto count) OCTAVO_INLINE_LAMBDA {
+          const F e = exp(load_or<W>(kLowest, logits + first + i, count) - F::broadcast(top));
+          sum += e;
+          if (f.gradient) store(f.exps + first + i, e);
+        });
         total += static_cast<double>(sum_of(sum));
       }
       f.losses[n] = static_cast<float>(
@@ -70,10 +67,9 @@ struct Rows {
       if (!f.gradient) continue;
       const double scale = static_cast<double>(f.grad_scale);
       const F factor = F::broadcast(static_cast<float>(scale / total));
-      chunks(
-          V, [&](std::int64_t c, auto count) __attribute__((always_inline)) {
-            store(row + c, load<W>(static_cast<const float*>(f.exps) + c) * factor, count);
-          });
+      chunks(V, [&](std::int64_t c, auto count) OCTAVO_INLINE_LAMBDA {
+        store(row + c, load<W>(static_cast<const float*>(f.exps) + c) * factor, count);
+      });
       const double p = static_cast<double>(f.exps[target]) / total;
       const float at_target = static_cast<float>((p - 1) * scale);
       if constexpr (std::is_same_v<T, bf16>)

@@ -35,12 +35,11 @@ struct Lookup {
       const std::int64_t t = n % positions;
       const T *token = wte + tokens[n] * columns, *position = wpe + t * columns;
       if (drops) draw_mask<W>(mask, mask.sample(n / positions), t, 0, columns, bytes);
-      chunks(
-          columns, [&](std::int64_t c, auto count) __attribute__((always_inline)) {
-            Floats<W> v = round_to<T>(load<W>(token + c, count) + load<W>(position + c, count));
-            if (drops) v = drop(v, bytes + c, mask.threshold, mask.scale);
-            store(x + n * columns + c, v, count);
-          });
+      chunks(columns, [&](std::int64_t c, auto count) OCTAVO_INLINE_LAMBDA {
+        Floats<W> v = round_to<T>(load<W>(token + c, count) + load<W>(position + c, count));
+        if (drops) v = drop(v, bytes + c, mask.threshold, mask.scale);
+        store(x + n * columns + c, v, count);
+      });
     }
   }
 };
@@ -53,12 +52,11 @@ struct AddRow {
                                 std::int64_t columns, DropoutMask mask, std::uint8_t* bytes) {
     const bool drops = mask.active();
     if (drops) draw_mask<W>(mask, mask.sample(n / positions), n % positions, 0, columns, bytes);
-    chunks(
-        columns, [&](std::int64_t c, auto count) __attribute__((always_inline)) {
-          Floats<W> v = load<W>(dx + n * columns + c, count);
-          if (drops) v = round_to<T>(drop(v, bytes + c, mask.threshold, mask.scale));
-          store(sum + c, load<W>(static_cast<const float*>(sum) + c, count) + v, count);
-        });
+    chunks(columns, [&](std::int64_t c, auto count) OCTAVO_INLINE_LAMBDA {
+      Floats<W> v = load<W>(dx + n * columns + c, count);
+      if (drops) v = round_to<T>(drop(v, bytes + c, mask.threshold, mask.scale));
+      store(sum + c, load<W>(static_cast<const float*>(sum) + c, count) + v, count);
+    });
   }
 };
 

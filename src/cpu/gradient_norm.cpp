@@ -20,7 +20,7 @@ struct SumSquares {
     using D = typename Native<W>::D;
     constexpr int kParts = 16 / (W / 2);
     D sums[kParts] = {};
-    const auto add = [&](const float* p) __attribute__((always_inline)) {
+    const auto add = [&](const float* p) OCTAVO_INLINE_LAMBDA {
       for (int i = 0; i < kParts; ++i) {
         Half half;
         __builtin_memcpy(&half, p + i * (W / 2), sizeof half);

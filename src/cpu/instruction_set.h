@@ -25,7 +25,9 @@ InstructionSet instruction_set();
 /// Uses at most `set` from now on. For tests and benchmarks; not while an operator runs.
 void limit_instruction_set(InstructionSet set);
 
+// For functions, and (behind the parameters) for lambdas, that are part of a kernel.
 #define OCTAVO_INLINE inline __attribute__((always_inline))
+#define OCTAVO_INLINE_LAMBDA __attribute__((always_inline))
 
 template <class Kernel, class... Args>
 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void run_avx512(Args... args) {

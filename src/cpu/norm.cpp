@@ -42,34 +42,29 @@ struct ForwardRows {
         T* residual = f.residual + n * C;
         const bool drops = f.mask.active();
         if (drops) draw_mask<W>(f.mask, f.mask.sample(n / f.positions), n % f.positions, 0, C, f.bytes);
-        chunks(
-            C, [&](std::int64_t c, auto count) __attribute__((always_inline)) {
-              F b = load<W>(branch + c, count);
-              if (drops) b = round_to<T>(drop(b, f.bytes + c, f.mask.threshold, f.mask.scale));
-              const F v = round_to<T>(load<W>(x + c, count) + b);
-              store(residual + c, v, count);
-              sum += v;
-            });
+        chunks(C, [&](std::int64_t c, auto count) OCTAVO_INLINE_LAMBDA {
+          F b = load<W>(branch + c, count);
+          if (drops) b = round_to<T>(drop(b, f.bytes + c, f.mask.threshold, f.mask.scale));
+          const F v = round_to<T>(load<W>(x + c, count) + b);
+          store(residual + c, v, count);
+          sum += v;
+        });
       } else {
-        chunks(
-            C, [&](std::int64_t c, auto count)
-                   __attribute__((always_inline)) { sum += load<W>(x + c, count); });
+        chunks(C, [&](std::int64_t c, auto count) OCTAVO_INLINE_LAMBDA { sum += load<W>(x + c, count); });
       }
       if (f.y == nullptr) continue;
       const float mean = sum_of(sum) * per_column;
       F squares = F::zero();
-      chunks(
-          C, [&](std::int64_t c, auto count) __attribute__((always_inline)) {
-            const F d = first_lanes(load<W>(r + c, count) - F::broadcast(mean), count);
-            squares += d * d;
-          });
+      chunks(C, [&](std::int64_t c, auto count) OCTAVO_INLINE_LAMBDA {
+        const F d = first_lanes(load<W>(r + c, count) - F::broadcast(mean), count);
+        squares += d * d;
+      });
       const float rstd = 1.0f / std::sqrt(sum_of(squares) * per_column + f.eps);
       T* y = f.y + n * C;
-      chunks(
-          C, [&](std::int64_t c, auto count) __attribute__((always_inline)) {
-            const F xhat = (load<W>(r + c, count) - F::broadcast(mean)) * F::broadcast(rstd);
-            store(y + c, xhat * load<W>(f.gain + c, count) + load<W>(f.bias + c, count), count);
-          });
+      chunks(C, [&](std::int64_t c, auto count) OCTAVO_INLINE_LAMBDA {
+        const F xhat = (load<W>(r + c, count) - F::broadcast(mean)) * F::broadcast(rstd);
+        store(y + c, xhat * load<W>(f.gain + c, count) + load<W>(f.bias + c, count), count);
+      });
       f.mean[n] = mean;
       f.rstd[n] = rstd;
     }
@@ -104,30 +99,28 @@ struct BackwardRows {
       T* dbranch = f.dbranch != nullptr ? f.dbranch + n * C : nullptr;
       const F mean = F::broadcast(f.mean[n]), rstd = F::broadcast(f.rstd[n]);
       F sum_g = F::zero(), sum_g_xhat = F::zero();
-      chunks(
-          C, [&](std::int64_t c, auto count) __attribute__((always_inline)) {
-            const F g = load<W>(dy + c, count) * load<W>(f.gain + c, count);
-            sum_g += g;
-            sum_g_xhat += g * ((load<W>(r + c, count) - mean) * rstd);
-          });
+      chunks(C, [&](std::int64_t c, auto count) OCTAVO_INLINE_LAMBDA {
+        const F g = load<W>(dy + c, count) * load<W>(f.gain + c, count);
+        sum_g += g;
+        sum_g_xhat += g * ((load<W>(r + c, count) - mean) * rstd);
+      });
       const F mean_g = F::broadcast(sum_of(sum_g) * per_column);
       const F mean_g_xhat = F::broadcast(sum_of(sum_g_xhat) * per_column);
       if (drops) draw_mask<W>(f.mask, f.mask.sample(n / f.positions), n % f.positions, 0, C, f.bytes);
-      chunks(
-          C, [&](std::int64_t c, auto count) __attribute__((always_inline)) {
-            const F d = load<W>(dy + c, count), xhat = (load<W>(r + c, count) - mean) * rstd;
-            F dr = rstd * (d * load<W>(f.gain + c, count) - mean_g - xhat * mean_g_xhat);
-            if (f.accumulate) dr = load<W>(static_cast<const T*>(dresidual) + c, count) + dr;
-            dr = round_to<T>(dr);
-            store(dresidual + c, dr, count);
-            store(f.dgain + c, load<W>(f.dgain + c) + d * xhat);
-            store(f.dbias + c, load<W>(f.dbias + c) + d);
-            if (dbranch != nullptr) {
-              if (drops) dr = round_to<T>(drop(dr, f.bytes + c, f.mask.threshold, f.mask.scale));
-              store(dbranch + c, dr, count);
-            }
-            if (f.dbranch_bias != nullptr) store(f.dbranch_bias + c, load<W>(f.dbranch_bias + c) + dr);
-          });
+      chunks(C, [&](std::int64_t c, auto count) OCTAVO_INLINE_LAMBDA {
+        const F d = load<W>(dy + c, count), xhat = (load<W>(r + c, count) - mean) * rstd;
+        F dr = rstd * (d * load<W>(f.gain + c, count) - mean_g - xhat * mean_g_xhat);
+        if (f.accumulate) dr = load<W>(static_cast<const T*>(dresidual) + c, count) + dr;
+        dr = round_to<T>(dr);
+        store(dresidual + c, dr, count);
+        store(f.dgain + c, load<W>(f.dgain + c) + d * xhat);
+        store(f.dbias + c, load<W>(f.dbias + c) + d);
+        if (dbranch != nullptr) {
+          if (drops) dr = round_to<T>(drop(dr, f.bytes + c, f.mask.threshold, f.mask.scale));
+          store(dbranch + c, dr, count);
+        }
+        if (f.dbranch_bias != nullptr) store(f.dbranch_bias + c, load<W>(f.dbranch_bias + c) + dr);
+      });
     }
   }
 };

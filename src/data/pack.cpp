@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 
 #include "data/input_files.h"
 #include "data/output_folder.h"
