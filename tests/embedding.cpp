@@ -89,6 +89,12 @@ void backward_against_oracle(Backend& b, const Sizes& s, double p, bool accumula
   const DType inner = p > 0 ? dtype_of<T>::value : DType::f32;  // what was dropped is rounded
   CHECK(mismatch(got.dwte, expected.dwte, {.terms = N, .inner = inner}) == "");
   CHECK(mismatch(got.dwpe, expected.dwpe, {.terms = s.B, .inner = inner}) == "");
+  if (s.B == 1 && !accumulate_wpe) {  // no sum: what was dropped, as it would have been stored
+    const std::vector<T> dx = random_values<T>(N * s.C, 4);
+    const Values factors = oracle::mask_factors(mask, N, s.C, s.T);
+    for (std::size_t i = 0; i < dx.size(); ++i)
+      if (got.dwpe[i] != to_float(dropped(dx[i], factors[i]))) FAIL("dwpe element " << i);
+  }
   for (std::int64_t t = s.T; t < s.context; ++t)  // rows beyond T: +0
     for (std::int64_t c = 0; c < s.C; ++c)
       if (static_cast<double>(got.dwpe[oracle::at(t, c, s.C)]) != old_wpe[oracle::at(t, c, s.C)])

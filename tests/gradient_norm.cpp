@@ -1,6 +1,5 @@
 // The global norm, the clip factor and the decision to skip.
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "backend.h"

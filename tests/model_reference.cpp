@@ -5,10 +5,12 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <omp.h>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "backends.h"
 #include "catch.h"
 #include "golden.h"
 #include "model.h"
@@ -29,17 +31,17 @@ constexpr std::uint64_t kDropoutSeed = 77;
 /// The product's model, as a trainer drives it.
 class Subject {
  public:
-  Subject(const Golden& g, std::int64_t B, std::int64_t T, const Setting& s)
+  Subject(Backend& backend, const Golden& g, std::int64_t B, std::int64_t T, const Setting& s)
       : golden_(g),
-        backend_(make_cpu_backend(s.threads)),
-        model_(*backend_, {.shape = g.shape,
-                           .act = s.act,
-                           .B = B,
-                           .T = T,
-                           .recompute = s.recompute,
-                           .training = s.training,
-                           .dropout = static_cast<double>(s.dropout),
-                           .dropout_seed = kDropoutSeed}) {
+        backend_(backend),
+        model_(backend, {.shape = g.shape,
+                         .act = s.act,
+                         .B = B,
+                         .T = T,
+                         .recompute = s.recompute,
+                         .training = s.training,
+                         .dropout = static_cast<double>(s.dropout),
+                         .dropout_seed = kDropoutSeed}) {
     REQUIRE(model_.table().arena_size == g.table.arena_size);
     backend_.copy_to_device(model_.masters().data, g.weights.data(), model_.masters().bytes());
     model_.refresh_working();
@@ -70,16 +72,16 @@ class Subject {
     backend_.run(GradientNorm{
         .grad = model_.gradients(), .clip = static_cast<float>(o.clip), .state = model_.state()});
     backend_.run(AdamW{.param = model_.masters(),
-                        .grad = model_.gradients(),
-                        .m = model_.moment1(),
-                        .v = model_.moment2(),
-                        .working = model_.working(),
-                        .segments = model_.table().segments,
-                        .beta1 = static_cast<float>(o.beta1),
-                        .beta2 = static_cast<float>(o.beta2),
-                        .eps = static_cast<float>(o.eps),
-                        .weight_decay = static_cast<float>(o.weight_decay),
-                        .state = model_.state()});
+                       .grad = model_.gradients(),
+                       .m = model_.moment1(),
+                       .v = model_.moment2(),
+                       .working = model_.working(),
+                       .segments = model_.table().segments,
+                       .beta1 = static_cast<float>(o.beta1),
+                       .beta2 = static_cast<float>(o.beta2),
+                       .eps = static_cast<float>(o.eps),
+                       .weight_decay = static_cast<float>(o.weight_decay),
+                       .state = model_.state()});
   }
   std::vector<float> evaluate(const OracleBatch& b) {
     upload(b);
@@ -232,6 +234,7 @@ TEST_CASE("the comparison of gradients finds faults", "[model]") {
 }
 
 TEST_CASE("fp32: loss and every gradient are PyTorch's", "[model]") {
+  Backend& backend = *GENERATE(from_range(backends()));
   for (const std::string& name : kGoldenNames) {
     const Golden g = load_golden(name);
     INFO(name);
@@ -244,6 +247,7 @@ TEST_CASE("fp32: loss and every gradient are PyTorch's", "[model]") {
 }
 
 TEST_CASE("fp32: ten steps are PyTorch's within 1e-5", "[model]") {
+  Backend& backend = *GENERATE(from_range(backends()));
   for (const std::string& name : kGoldenNames) {
     const Golden g = load_golden(name);
     Subject subject(backend, g, g.batches[0].B, g.batches[0].T, {.act = DType::f32});
@@ -280,6 +284,7 @@ TEST_CASE("fp32: ten steps are PyTorch's within 1e-5", "[model]") {
 }
 
 TEST_CASE("bf16: loss and every gradient are the oracle's within the format", "[model]") {
+  Backend& backend = *GENERATE(from_range(backends()));
   for (const std::string& name : kGoldenNames) {
     const Golden g = load_golden(name);
     INFO(name);
@@ -295,6 +300,7 @@ TEST_CASE("bf16: loss and every gradient are the oracle's within the format", "[
 }
 
 TEST_CASE("bf16: ten steps follow PyTorch's", "[model]") {
+  Backend& backend = *GENERATE(from_range(backends()));
   for (const std::string& name : kGoldenNames) {
     const Golden g = load_golden(name);
     Subject subject(backend, g, g.batches[0].B, g.batches[0].T, {.act = DType::bf16});
@@ -313,6 +319,7 @@ TEST_CASE("bf16: ten steps follow PyTorch's", "[model]") {
 }
 
 TEST_CASE("dropout: loss and gradients are the oracle's under the same masks", "[model]") {
+  Backend& backend = *GENERATE(from_range(backends()));
   Golden g = load_golden("odd");
   g.batches[0].samples = {3, (std::int64_t{1} << 33) + 4, 5};
   const Setting setting{.act = DType::f32, .dropout = 0.15f};
@@ -326,6 +333,7 @@ TEST_CASE("dropout: loss and gradients are the oracle's under the same masks", "
 }
 
 TEST_CASE("recomputation gives the same bits", "[model]") {
+  Backend& backend = *GENERATE(from_range(backends()));
   for (const char* name : {"odd", "untied"}) {
     const Golden g = load_golden(name);
     for (const DType act : {DType::f32, DType::bf16})
@@ -334,7 +342,8 @@ TEST_CASE("recomputation gives the same bits", "[model]") {
         for (const Recompute recompute : {Recompute::activation, Recompute::block}) {
           INFO(name << " " << name_of(act) << " dropout " << dropout << " recompute "
                     << static_cast<int>(recompute));
-          const Outcome redone = run_batch(backend, g, {.act = act, .recompute = recompute, .dropout = dropout});
+          const Outcome redone =
+              run_batch(backend, g, {.act = act, .recompute = recompute, .dropout = dropout});
           CHECK(redone.state.loss_sum == kept.state.loss_sum);
           CHECK(same_bits(redone.gradients, kept.gradients));
         }
@@ -343,6 +352,7 @@ TEST_CASE("recomputation gives the same bits", "[model]") {
 }
 
 TEST_CASE("the same batch twice gives the same bits, and leaves nothing behind", "[model]") {
+  Backend& backend = *GENERATE(from_range(backends()));
   const Golden g = load_golden("odd");
   for (const DType act : {DType::f32, DType::bf16}) {
     const Outcome first = run_batch(backend, g, {.act = act, .dropout = 0.1f});
@@ -358,16 +368,22 @@ TEST_CASE("the same batch twice gives the same bits, and leaves nothing behind",
 
 TEST_CASE("fp32 bits do not depend on the thread count", "[model]") {
   const Golden g = load_golden("odd");
-  const Outcome one = run_batch(backend, g, {.act = DType::f32, .dropout = 0.1f, .threads = 1});
+  const auto run = [&](int threads) {
+    const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
+    return run_batch(*backend, g, {.act = DType::f32, .dropout = 0.1f});
+  };
+  const Outcome one = run(1);
   for (const int threads : {2, 3}) {
-    const Outcome more = run_batch(backend, g, {.act = DType::f32, .dropout = 0.1f, .threads = threads});
+    const Outcome more = run(threads);
     INFO(threads << " threads");
     CHECK(more.state.loss_sum == one.state.loss_sum);
     CHECK(same_bits(more.gradients, one.gradients));
   }
+  omp_set_num_threads(omp_get_num_procs());  // the number belongs to the process: back for the other tests
 }
 
 TEST_CASE("micro-batches add up to the batch", "[model]") {
+  Backend& backend = *GENERATE(from_range(backends()));
   const Golden g = load_golden("odd");
   const OracleBatch& batch = g.batches[0];
   for (const DType act : {DType::f32, DType::bf16})
@@ -385,6 +401,7 @@ TEST_CASE("micro-batches add up to the batch", "[model]") {
 }
 
 TEST_CASE("evaluation: losses are the oracle's, training's state stays as it is", "[model]") {
+  Backend& backend = *GENERATE(from_range(backends()));
   const Golden g = load_golden("odd");
   const OracleBatch& batch = g.batches[0];
   for (const DType act : {DType::f32, DType::bf16}) {
@@ -405,11 +422,13 @@ TEST_CASE("evaluation: losses are the oracle's, training's state stays as it is"
       CHECK(off <= (act == DType::f32 ? 1e-5 : 2e-2) * exact.losses[n]);  // zero where the target is -1
     }
     // A model without room for training says the same.
-    CHECK(same_bits(Subject(backend, g, batch.B, batch.T, {.act = act, .training = false}).evaluate(batch), losses));
+    CHECK(same_bits(Subject(backend, g, batch.B, batch.T, {.act = act, .training = false}).evaluate(batch),
+                    losses));
   }
 }
 
 TEST_CASE("generation: logits are PyTorch's, token by token or all at once", "[model]") {
+  Backend& backend = *GENERATE(from_range(backends()));
   for (const std::string& name : kGoldenNames) {
     const Golden g = load_golden(name);
     const OracleBatch& batch = g.batches[0];

@@ -27,6 +27,16 @@ struct Sqrt {
                   OCTAVO_INLINE_LAMBDA { store(y + i, sqrt(load<W>(x + i, count)), count); });
   }
 };
+/// y = x where x > 0.5, else -1.
+struct Choose {
+  template <int W>
+  static OCTAVO_INLINE void run(const float* x, float* y, std::int64_t n) {
+    chunks(n, [&](std::int64_t i, auto count) OCTAVO_INLINE_LAMBDA {
+      const Floats<W> v = load<W>(x + i, count);
+      store(y + i, select(greater(v, Floats<W>::broadcast(0.5f)), v, Floats<W>::broadcast(-1.0f)), count);
+    });
+  }
+};
 struct SumAndMax {
   template <int W>
   static OCTAVO_INLINE void run(const float* x, float* y) {
@@ -110,6 +120,13 @@ TEST_CASE("square roots are correctly rounded") {
   std::vector<float> positive, expected;
   for (const float v : x) positive.push_back(std::abs(v)), expected.push_back(std::sqrt(std::abs(v)));
   with_each_instruction_set([&] { CHECK(apply<Sqrt>(positive) == expected); });
+}
+
+TEST_CASE("lanes are chosen by comparison, NaN never being greater") {
+  std::vector<float> x = testing::random_values<float>(100, 6), expected;
+  x[3] = std::nanf(""), x[40] = 0.5f, x[41] = std::numeric_limits<float>::infinity();
+  for (const float v : x) expected.push_back(v > 0.5f ? v : -1.0f);
+  with_each_instruction_set([&] { CHECK(apply<Choose>(x) == expected); });
 }
 
 TEST_CASE("lanes are summed in one order on every instruction set") {

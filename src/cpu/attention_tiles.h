@@ -3,12 +3,12 @@
 //
 // All seven products of attention (S = Q K^T and P V forward; S, dP = dO V^T, dV += P^T dO, dK += dS^T Q and
 // dQ += dS K backward) are one kernel, product(), over matrices of 32-bit words. A word is an f32 value, or,
-// where the processor multiplies bf16 (`Pairs`), two neighbouring bf16 values along the summed dimension; only
-// the multiply-accumulate differs. The left operand is read one word at a time, so that it may be stored in
-// either orientation; the right operand is packed with the summed dimension outermost:
+// where the processor multiplies bf16 (`Pairs`), two neighbouring bf16 values along the summed dimension;
+// only the multiply-accumulate differs. The left operand is read one word at a time, so that it may be stored
+// in either orientation; the right operand is packed with the summed dimension outermost:
 //
-//   rows      [row][channel]     words of a row as they are in memory           left operand of S, dP, P V, dQ
-//   columns   [channel][row]     the same transposed, by tiles of kTile rows     right operand of S and dP
+//   rows      [row][channel]     words of a row as they are in memory           left operand of S, dP, P V,
+//   dQ columns   [channel][row]     the same transposed, by tiles of kTile rows     right operand of S and dP
 //   stacked   [row][channel]     f32: as rows; pairs: (row 2i, row 2i+1)         right operand of the others
 //
 // Sources including this are compiled with -ffp-contract=fast: a fused multiply-add is both faster and more
@@ -52,8 +52,8 @@ __attribute__((target("avx2,fma"))) void run_fma(Args... args) {
   Kernel::template run<8>(args...);
 }
 
-/// Whether products of bf16 tiles run on bf16 pairs: the processor has the instruction, and neither the tests'
-/// limit nor oneDNN's (ONEDNN_MAX_CPU_ISA) forbids it.
+/// Whether products of bf16 tiles run on bf16 pairs: the processor has the instruction, and neither the
+/// tests' limit nor oneDNN's (ONEDNN_MAX_CPU_ISA) forbids it.
 inline bool pairs_in_use() {
   return instruction_set() == InstructionSet::avx512 && has_bf16_products() &&
          __builtin_cpu_supports("avx512bf16");
@@ -79,13 +79,15 @@ OCTAVO_INLINE typename Native<W>::F repeat_word(const float* word) {
   return (typename Native<W>::F)(typename Native<W>::U{} + bits);
 }
 
+/// sum + a b, the sum in a register (by value: an asm operand in an array would pin the array to memory).
 template <int W, bool Pairs>
-OCTAVO_INLINE void multiply_accumulate(typename Native<W>::F& sum, typename Native<W>::F a,
-                                       typename Native<W>::F b) {
+OCTAVO_INLINE typename Native<W>::F multiply_add(typename Native<W>::F sum, typename Native<W>::F a,
+                                                 typename Native<W>::F b) {
   if constexpr (Pairs)
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
   else
     sum += a * b;
+  return sum;
 }
 
 /// A matrix of words whose element (row, k) is words[row * row_stride + k * depth_stride].
@@ -117,7 +119,7 @@ OCTAVO_INLINE void product_panel(std::int64_t depth, Left a, const float* b, std
     for (int r = 0; r < kRows; ++r) {
       const F row = repeat_word<W>(left + r * a.row_stride);
 #pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) multiply_accumulate<W, Pairs>(sum[r][v], row, column[v]);
+      for (int v = 0; v < V; ++v) sum[r][v] = multiply_add<W, Pairs>(sum[r][v], row, column[v]);
     }
     left += a.depth_stride;
     b += b_stride;
@@ -159,6 +161,8 @@ struct Head {
   Head(T* first, std::int64_t stride_, std::int64_t head, std::int64_t D)
       : data(first + head * D), stride(stride_) {}
   T* row(std::int64_t t) const { return data + t * stride; }
+  /// The head that begins `channels` further on.
+  Head next(std::int64_t channels) const { return {data, stride, 1, channels}; }
 };
 
 /// Sixteen words (or the first `count`) of a row in memory, from word w on.
@@ -183,9 +187,8 @@ OCTAVO_INLINE void pack_rows(Head<T> head, std::int64_t begin, std::int64_t end,
     const T* row = head.row(t);
     float* to = out + (t - begin) * stride;
     chunks(
-        count, [&](std::int64_t w, auto n) __attribute__((always_inline)) {
-          store(to + w, row_words<W, Pairs>(row, w, n));
-        });
+        count, [&](std::int64_t w, auto n)
+                   __attribute__((always_inline)) { store(to + w, row_words<W, Pairs>(row, w, n)); });
   }
   std::memset(out + (end - begin) * stride, 0, static_cast<std::size_t>((padded_end - end) * stride) * 4);
 }
@@ -223,60 +226,70 @@ OCTAVO_INLINE void transpose_square(const float* in, std::int64_t in_stride, flo
   for (int i = 0; i < W; ++i) std::memcpy(out + i * out_stride, &rows[i], sizeof(F));
 }
 
-/// From packed rows to packed columns: tile by tile, words [tile][channel][kTile].
+/// From the packed rows of one tile to its packed columns [channel][kTile].
 template <int W, bool Pairs>
-OCTAVO_INLINE void pack_columns(const float* rows, std::int64_t tiles, std::int64_t D, float* out) {
+OCTAVO_INLINE void pack_columns(const float* rows, std::int64_t D, float* out) {
   const std::int64_t channels = round_up(words<Pairs>(D), 16);
-  for (std::int64_t tile = 0; tile < tiles; ++tile)
-    for (std::int64_t r = 0; r < kTile; r += W)
-      for (std::int64_t c = 0; c < channels; c += W)
-        transpose_square<W>(rows + (tile * kTile + r) * channels + c, channels,
-                            out + tile * channels * kTile + c * kTile + r, kTile);
+  for (std::int64_t r = 0; r < kTile; r += W)
+    for (std::int64_t c = 0; c < channels; c += W)
+      transpose_square<W>(rows + r * channels + c, channels, out + c * kTile + r, kTile);
 }
 
-/// Words of two bf16 values each, the first in the low half.
+/// Words of two bf16 values each, from words that hold them in their high halves.
 template <int W>
-OCTAVO_INLINE Words<W> pair_up(Words<W> low_in_high_half, Words<W> high) {
-  return (low_in_high_half >> 16) | (high & Words<W>::broadcast(0xffff0000u));
+OCTAVO_INLINE Words<W> pair_up(Words<W> first, Words<W> second) {
+  return (first >> 16) | second;
 }
 
-/// Rows [0, T) stacked by pairs, zeros up to row `padded`: words [row / 2][channel].
-template <int W>
-OCTAVO_INLINE void pack_stacked_pairs(Head<const bf16> head, std::int64_t T, std::int64_t padded,
-                                      std::int64_t D, float* out) {
-  const std::int64_t stride = round_up(D, 16);
-  for (std::int64_t t = 0; t < T; t += 2) {
-    const bf16* row = head.row(t);
-    const bf16* next = t + 1 < T ? head.row(t + 1) : nullptr;
-    float* to = out + t / 2 * stride;
-    chunks(
-        D, [&](std::int64_t d, auto n) __attribute__((always_inline)) {
-          const Floats<W> high = next != nullptr ? load<W>(next + d, n) : Floats<W>::zero();
-          store(to + d, floats_of(pair_up(bits_of(load<W>(row + d, n)), bits_of(high))));
-        });
+/// Rows [0, T) stacked, then zeros up to row `padded`: words [row][channel], or of pairs [row / 2][channel].
+template <int W, bool Pairs, class T>
+OCTAVO_INLINE void pack_stacked(Head<T> head, std::int64_t rows, std::int64_t padded, std::int64_t D,
+                                float* out) {
+  if constexpr (!Pairs) {
+    pack_rows<W, false>(head, 0, rows, padded, D, out);
+  } else {
+    const std::int64_t stride = round_up(D, 16), stacked = (rows + 1) / 2;
+    for (std::int64_t t = 0; t < rows; t += 2) {
+      const T *row = head.row(t), *next = t + 1 < rows ? head.row(t + 1) : nullptr;
+      float* to = out + t / 2 * stride;
+      chunks(
+          D, [&](std::int64_t d, auto n) __attribute__((always_inline)) {
+            const Floats<W> second = next != nullptr ? load<W>(next + d, n) : Floats<W>::zero();
+            store(to + d, floats_of(pair_up(bits_of(load<W>(row + d, n)), bits_of(second))));
+          });
+    }
+    std::memset(out + stacked * stride, 0, static_cast<std::size_t>((padded / 2 - stacked) * stride) * 4);
   }
-  const std::int64_t done = (T + 1) / 2;
-  std::memset(out + done * stride, 0, static_cast<std::size_t>((padded / 2 - done) * stride) * 4);
 }
 
-/// Floats rounded to bf16, in the high halves of words. Not for values that must keep denormals.
-template <int W>
-OCTAVO_INLINE Words<W> rounded_to_high_half(Floats<W> a) {
-  static_assert(W == 16);
-  typename Native<W>::H narrow;
+/// Sixteen floats rounded to bf16, each in 16 bits.
+OCTAVO_INLINE Native<16>::H to_bf16_lanes(Floats<16> a) {
+  Native<16>::H narrow;
   asm("vcvtneps2bf16 %1, %0" : "=v"(narrow) : "v"(a.v[0]));
-  return Words<W>{{widen_part<W>(narrow) << 16}};
+  return narrow;
 }
 
 /// Sixteen neighbouring values of a row as words of that row: eight pairs, or sixteen floats.
 template <int W, bool Pairs>
 OCTAVO_INLINE void store_row_words(float* out, Floats<W> a) {
   if constexpr (Pairs) {
-    typename Native<W>::H narrow;
-    asm("vcvtneps2bf16 %1, %0" : "=v"(narrow) : "v"(a.v[0]));
+    const Native<16>::H narrow = to_bf16_lanes(a);
     std::memcpy(out, &narrow, sizeof narrow);
   } else {
     store(out, a);
+  }
+}
+
+/// Sixteen columns of rows `row` (even) and `row` + 1 of a stacked tile of kTile columns.
+template <int W, bool Pairs>
+OCTAVO_INLINE void store_two_rows(float* tile, std::int64_t row, std::int64_t column, const Floats<W>* a) {
+  if constexpr (Pairs) {
+    const Words<16> first{{widen_part<16>(to_bf16_lanes(a[0]))}};
+    const Words<16> second{{widen_part<16>(to_bf16_lanes(a[1])) << 16}};
+    store(tile + row / 2 * kTile + column, floats_of(first | second));
+  } else {
+    store(tile + row * kTile + column, a[0]);
+    store(tile + (row + 1) * kTile + column, a[1]);
   }
 }
 
@@ -289,8 +302,8 @@ inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 template <int W>
 OCTAVO_INLINE Floats<W> exp2(Floats<W> x) {
   using F = Floats<W>;
-  x = max(F::broadcast(-126.0f), x);            // NaN passes
-  const F shift = F::broadcast(0x1.8p23f);      // its unit in the last place is 1
+  x = max(F::broadcast(-126.0f), x);        // NaN passes
+  const F shift = F::broadcast(0x1.8p23f);  // its unit in the last place is 1
   const F t = x + shift, r = x - (t - shift);
   F p = F::broadcast(1.32764725e-3f);
   p = p * r + F::broadcast(9.67554096e-3f);
@@ -328,27 +341,45 @@ OCTAVO_INLINE float largest_lane(Floats<W> a) {
   using Q = Native<4>::F;
   Q q[4];
   std::memcpy(q, a.v, sizeof q);
-  const auto larger = [](Q x, Q y) __attribute__((always_inline)) { return x > y ? x : y; };
+  const auto larger = [](Q x, Q y) __attribute__((always_inline)) {
+    return x > y ? x : y;
+  };
   Q m = larger(larger(q[0], q[1]), larger(q[2], q[3]));
   m = larger(m, __builtin_shufflevector(m, m, 2, 3, 0, 1));
   m = larger(m, __builtin_shufflevector(m, m, 1, 0, 3, 2));
   return m[0];
 }
 
-/// Lanes of keys [first, first + 16) that a query may see: all up to itself. Positions are within a tile.
-template <int W>
-OCTAVO_INLINE Words<W> visible(std::int64_t query, std::int64_t first) {
-  alignas(64) constexpr float kLanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return greater(Floats<W>::broadcast(static_cast<float>(query - first) + 0.5f), load<W>(kLanes));
-}
+/// Of sixteen neighbouring keys a query sees the first `count` (none below 1, all above 15).
+struct Visible {
+  // Sixteen ones then sixteen zeros, read from the lane on that leaves `count` ones.
+  alignas(64) static constexpr std::uint32_t kOnes[32] = {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
+                                                          ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
+  const std::uint32_t* ones;
 
-/// Keeps the lanes of a mask, zero elsewhere.
-template <int W>
-OCTAVO_INLINE Floats<W> only(Words<W> mask, Floats<W> a) {
-  return floats_of(bits_of(a) & mask);
-}
+  explicit OCTAVO_INLINE Visible(std::int64_t count)
+      : ones(kOnes + 16 - std::clamp<std::int64_t>(count, 0, 16)) {}
+  template <int W>
+  OCTAVO_INLINE Words<W> mask() const {
+    Words<W> m;
+    std::memcpy(m.v, ones, sizeof m.v);
+    return m;
+  }
+  /// Zero in the lanes that are not visible.
+  template <int W>
+  OCTAVO_INLINE Floats<W> or_zero(Floats<W> a) const {
+    return floats_of(bits_of(a) & mask<W>());
+  }
+  /// Minus infinity in the lanes that are not visible.
+  template <int W>
+  OCTAVO_INLINE Floats<W> or_minus_infinity(Floats<W> a) const {
+    const Words<W> m = mask<W>(), inverse = Words<W>::broadcast(~0u) - m;
+    return floats_of((bits_of(a) & m) | (inverse & Words<W>::broadcast(0xff800000u)));
+  }
+};
 
-/// Vectors of 16 keys that rows up to `row` (within a tile) need: all, or on the diagonal those up to the row.
+/// Vectors of 16 keys that rows up to `row` (within a tile) need: all, or on the diagonal those up to the
+/// row.
 constexpr std::int64_t key_vectors(bool diagonal, std::int64_t row) {
   return diagonal ? row / 16 + 1 : kTile / 16;
 }

@@ -6,7 +6,6 @@
 // vectorised on the narrow sets, where GCC 12 would take a 64-byte vector apart lane by lane.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -95,8 +94,10 @@ OCTAVO_LANEWISE(Floats, +)
 OCTAVO_LANEWISE(Floats, -)
 OCTAVO_LANEWISE(Floats, *)
 OCTAVO_LANEWISE(Floats, /)
+OCTAVO_LANEWISE(Words, +)
 OCTAVO_LANEWISE(Words, -)
 OCTAVO_LANEWISE(Words, &)
+OCTAVO_LANEWISE(Words, |)
 #undef OCTAVO_LANEWISE
 
 template <int W>
@@ -132,6 +133,21 @@ OCTAVO_INLINE Floats<W> floats_of(Words<W> a) {
   return r;
 }
 
+/// Lanes where a > b (false where either is NaN).
+template <int W>
+OCTAVO_INLINE Words<W> greater(Floats<W> a, Floats<W> b) {
+  Words<W> m;
+  for (int i = 0; i < Words<W>::kParts; ++i) m.v[i] = (typename Native<W>::U)(a.v[i] > b.v[i]);
+  return m;
+}
+/// a where the mask is set, else b.
+template <int W>
+OCTAVO_INLINE Floats<W> select(Words<W> mask, Floats<W> a, Floats<W> b) {
+  for (int i = 0; i < Words<W>::kParts; ++i)
+    a.v[i] = (typename Native<W>::F)((mask.v[i] & (typename Native<W>::U)a.v[i]) |
+                                     (~mask.v[i] & (typename Native<W>::U)b.v[i]));
+  return a;
+}
 /// a > b ? a : b, so b where either is NaN.
 template <int W>
 OCTAVO_INLINE Floats<W> max(Floats<W> a, Floats<W> b) {

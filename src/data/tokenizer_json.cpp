@@ -62,8 +62,9 @@ class Reader {
       if (found != spec_.added.end() && spec_.eot < 0) spec_.eot = found->id;
     }
     if (spec_.eot < 0) {
-      refuse("{}: added_tokens name no end-of-text token; allowed: one of {}", origin_,
-             fmt::join(kEndOfText, ", "));
+      std::string names;
+      for (const std::string_view name : kEndOfText) names.append(names.empty() ? "" : ", ").append(name);
+      refuse("{}: added_tokens name no end-of-text token; allowed: one of {}", origin_, names);
     }
     return std::move(spec_);
   }
