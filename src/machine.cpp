@@ -5,9 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <dnnl.h>
-#include <filesystem>
 #include <fstream>
-#include <sched.h>
 #include <set>
 #include <string_view>
 #include <unistd.h>
@@ -19,6 +17,7 @@
 
 #include "console.h"
 #include "error.h"
+#include "process_limits.h"
 #include "version.h"
 
 namespace octavo {
@@ -56,36 +55,6 @@ void read_processor(Machine& machine) {
   machine.cores = static_cast<int>(cores.size());
 }
 
-int usable_threads() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));  // more than 1024 processors
-}
-
-/// The number in a control group's limit file; the largest value where there is none ("max").
-std::uint64_t limit_in(const std::filesystem::path& file) {
-  std::ifstream in(file);
-  std::uint64_t limit = 0;
-  return in >> limit ? limit : UINT64_MAX;
-}
-
-/// Memory of the machine, or of the innermost control group (version 2 or 1) that holds less.
-std::uint64_t memory_bytes() {
-  std::uint64_t bytes = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
-                        static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  bytes = std::min(bytes, limit_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    if (line.rfind("0::/", 0) != 0) continue;
-    std::filesystem::path group = "/sys/fs/cgroup" + line.substr(3);
-    for (; group.string().size() >= std::string_view("/sys/fs/cgroup").size(); group = group.parent_path()) {
-      bytes = std::min(bytes, limit_in(group / "memory.max"));
-    }
-  }
-  return bytes;
-}
-
 std::string operating_system() {
   std::ifstream release("/etc/os-release");
   for (std::string line; std::getline(release, line);) {
@@ -102,8 +71,8 @@ Machine this_machine() {
   utsname system{};
   ::uname(&system);
   if (machine.processor.empty()) machine.processor = std::string("unnamed ") + system.machine;
-  machine.usable_threads = usable_threads();
-  machine.memory_bytes = memory_bytes();
+  machine.usable_threads = usable_cores();
+  machine.memory_bytes = memory_limit();
   machine.os = operating_system();
   machine.kernel = fmt::format("{} {} {}", system.sysname, system.release, system.machine);
   return machine;

@@ -17,14 +17,14 @@ namespace {
 
 std::string shape_text(std::initializer_list<std::int64_t> dims) {
   std::string text = "[";
-  for (const std::int64_t d : dims) text += (text.size() > 1 ? "," : "") + std::to_string(d);
+  for (const std::int64_t d : dims) text.append(text.size() > 1 ? "," : "").append(std::to_string(d));
   return text + "]";
 }
 
 std::string text_of(const Tensor& t) {
   if (!t) return "absent";
   std::string text = std::string(name_of(t.dtype)) + " [";
-  for (int i = 0; i < t.rank; ++i) text += (i > 0 ? "," : "") + std::to_string(t.dim(i));
+  for (int i = 0; i < t.rank; ++i) text.append(i > 0 ? "," : "").append(std::to_string(t.dim(i)));
   return text + "]";
 }
 

@@ -240,6 +240,143 @@ inline Reference gradient_norm(const Values& g) {
   return {{std::sqrt(sum)}, std::sqrt(sum)};
 }
 
+/// The three products of a linear layer (see Gemm): a and b as the operator reads them.
+inline Reference matmul(Gemm gemm, const Values& a, const Values& b, const Values& bias, const Values& old,
+                        std::int64_t N, std::int64_t O, std::int64_t I) {
+  const std::int64_t rows = gemm == Gemm::wgrad ? O : N, columns = gemm == Gemm::fprop ? O : I;
+  const std::int64_t depth = gemm == Gemm::fprop ? I : gemm == Gemm::dgrad ? O : N;
+  Reference r;
+  for (std::int64_t m = 0; m < rows; ++m)
+    for (std::int64_t n = 0; n < columns; ++n) {
+      double sum = old_value(old, at(m, n, columns)) + old_value(bias, static_cast<std::size_t>(n));
+      double norm = std::abs(sum);
+      for (std::int64_t k = 0; k < depth; ++k) {
+        const double x = gemm == Gemm::wgrad ? a[at(k, m, O)] : a[at(m, k, depth)];
+        const double y = gemm == Gemm::fprop ? b[at(n, k, I)] : b[at(k, n, I)];
+        sum += x * y;
+        norm += std::abs(x * y);
+      }
+      r.value.push_back(sum);
+      r.norm = std::max(r.norm, norm);
+    }
+  return r;
+}
+
+struct AttentionShape {
+  std::int64_t B, T, H, Hkv, D;
+  double scale;
+
+  std::int64_t width() const { return (H + 2 * Hkv) * D; }
+  std::size_t count() const { return static_cast<std::size_t>(B * T * width()); }
+  std::size_t q(std::int64_t b, std::int64_t t, std::int64_t h, std::int64_t d) const {
+    return static_cast<std::size_t>((b * T + t) * width() + h * D + d);
+  }
+  std::size_t k(std::int64_t b, std::int64_t t, std::int64_t h, std::int64_t d) const {
+    return q(b, t, H + h / (H / Hkv), d);
+  }
+  std::size_t v(std::int64_t b, std::int64_t t, std::int64_t h, std::int64_t d) const {
+    return q(b, t, H + Hkv + h / (H / Hkv), d);
+  }
+  std::size_t out(std::int64_t b, std::int64_t t, std::int64_t h, std::int64_t d) const {
+    return static_cast<std::size_t>(((b * T + t) * H + h) * D + d);
+  }
+  std::size_t row(std::int64_t b, std::int64_t h, std::int64_t t) const {
+    return static_cast<std::size_t>((b * H + h) * T + t);
+  }
+  /// The scaled score of a query and a key, and the sum of the magnitudes behind it.
+  double score(const Values& qkv, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j,
+               double& size) const {
+    double sum = 0;
+    size = 0;
+    for (std::int64_t d = 0; d < D; ++d) {
+      const double term = qkv[q(b, i, h, d)] * qkv[k(b, j, h, d)] * scale;
+      sum += term;
+      size += std::abs(term);
+    }
+    return sum;
+  }
+};
+
+struct AttentionResult {
+  Reference out, lse;
+  double score_size = 0;  // the largest sum of magnitudes behind a score: its error is relative to that, and
+                          // an error of a score is a relative error of its probability
+};
+inline AttentionResult attention_forward(const AttentionShape& s, const Values& qkv, Mask mask) {
+  AttentionResult r;
+  r.out.value.resize(static_cast<std::size_t>(s.B * s.T * s.H * s.D));
+  r.lse.value.resize(static_cast<std::size_t>(s.B * s.H * s.T));
+  for (std::int64_t b = 0; b < s.B; ++b)
+    for (std::int64_t h = 0; h < s.H; ++h)
+      for (std::int64_t i = 0; i < s.T; ++i) {
+        mask.head = static_cast<std::uint32_t>(h);
+        Values p(static_cast<std::size_t>(i + 1));
+        double top = -1e300, total = 0;
+        for (std::int64_t j = 0; j <= i; ++j) {
+          double size = 0;
+          p[static_cast<std::size_t>(j)] = s.score(qkv, b, h, i, j, size);
+          top = std::max(top, p[static_cast<std::size_t>(j)]);
+          r.score_size = std::max(r.score_size, size);
+        }
+        for (double& x : p) total += x = std::exp(x - top);
+        r.lse.value[s.row(b, h, i)] = top + std::log(total);
+        for (std::int64_t j = 0; j <= i; ++j) p[static_cast<std::size_t>(j)] *= mask.factor(b, i, j) / total;
+        for (std::int64_t d = 0; d < s.D; ++d) {
+          double sum = 0, norm = 0;
+          for (std::int64_t j = 0; j <= i; ++j) {
+            const double term = p[static_cast<std::size_t>(j)] * qkv[s.v(b, j, h, d)];
+            sum += term;
+            norm += std::abs(term);
+          }
+          r.out.value[s.out(b, i, h, d)] = sum;
+          r.out.norm = std::max(r.out.norm, norm);
+        }
+      }
+  r.lse.norm = 1 + r.score_size;
+  return r;
+}
+
+/// dqkv, from out and lse as the operator reads them. The norm is the largest of the three parts'.
+inline Reference attention_backward(const AttentionShape& s, const Values& qkv, const Values& out,
+                                    const Values& dout, const Values& lse, Mask mask) {
+  Reference r{Values(s.count()), 0};
+  Values norm(s.count());
+  const auto add = [&](std::size_t i, double value, double size) {
+    r.value[i] += value;
+    norm[i] += size;
+  };
+  for (std::int64_t b = 0; b < s.B; ++b)
+    for (std::int64_t h = 0; h < s.H; ++h)
+      for (std::int64_t i = 0; i < s.T; ++i) {
+        mask.head = static_cast<std::uint32_t>(h);
+        double delta = 0, delta_size = 0;
+        for (std::int64_t d = 0; d < s.D; ++d) {
+          const double term = dout[s.out(b, i, h, d)] * out[s.out(b, i, h, d)];
+          delta += term;
+          delta_size += std::abs(term);
+        }
+        for (std::int64_t j = 0; j <= i; ++j) {
+          double size = 0, dp = 0, dp_size = 0;
+          const double p = std::exp(s.score(qkv, b, h, i, j, size) - lse[s.row(b, h, i)]);
+          const double factor = mask.factor(b, i, j);
+          for (std::int64_t d = 0; d < s.D; ++d) {
+            const double g = dout[s.out(b, i, h, d)], term = g * qkv[s.v(b, j, h, d)] * factor;
+            dp += term;
+            dp_size += std::abs(term);
+            add(s.v(b, j, h, d), p * factor * g, std::abs(p * factor * g));
+          }
+          const double ds = p * (dp - delta) * s.scale, ds_size = p * (dp_size + delta_size) * s.scale;
+          for (std::int64_t d = 0; d < s.D; ++d) {
+            const double k = qkv[s.k(b, j, h, d)], q = qkv[s.q(b, i, h, d)];
+            add(s.q(b, i, h, d), ds * k, ds_size * std::abs(k));
+            add(s.k(b, j, h, d), ds * q, ds_size * std::abs(q));
+          }
+        }
+      }
+  r.norm = *std::max_element(norm.begin(), norm.end());
+  return r;
+}
+
 struct AdamWHyper {
   double lr, beta1, beta2, eps, clip_factor;
   std::int64_t t;

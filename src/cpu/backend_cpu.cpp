@@ -2,12 +2,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
+#include <map>
+#include <memory>
 #include <omp.h>
-#include <sched.h>
 #include <string>
-#include <unistd.h>
-#include <vector>
+#include <utility>
 
 #include <sys/mman.h>
 
@@ -18,87 +17,13 @@
 #include "cpu/scratch.h"
 #include "error.h"
 #include "machine.h"
+#include "process_limits.h"
 
 namespace octavo {
 
 namespace {
 
-/// The first number in a file; `otherwise` where there is none ("max", or no such file).
-std::int64_t number_in(const std::string& file, std::int64_t otherwise) {
-  std::ifstream in(file);
-  std::int64_t value = 0;
-  return in >> value ? value : otherwise;
-}
-
-/// The folders of this process's control groups, innermost first, of version 2 or of a version 1 controller.
-/// In a container the path that the process sees may not exist below the mount; the mount itself always does.
-std::vector<std::string> control_groups(const std::string& controller) {
-  std::vector<std::string> folders;
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // "4:cpu,cpuacct:/path", version 2: "0::/path"
-    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string names = "," + line.substr(first + 1, second - first - 1) + ",";
-    std::string mount = "/sys/fs/cgroup", path = line.substr(second + 1);
-    if (names.find("," + controller + ",") != std::string::npos)
-      mount += "/" + controller;
-    else if (names != ",,")
-      continue;
-    for (;; path.resize(path.rfind('/'))) {
-      if (!path.empty() && path.back() == '/') path.pop_back();
-      folders.push_back(mount + path);
-      if (path.empty()) break;
-    }
-  }
-  return folders;
-}
-
-/// Cores that this process may use: its affinity, and its control groups' quota of processor time, rounded up.
-int usable_cores() {
-  int cores = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
-  const auto hold_to = [&](std::int64_t quota, std::int64_t period) {
-    if (quota > 0 && period > 0)
-      cores = static_cast<int>(std::min<std::int64_t>(cores, (quota + period - 1) / period));
-  };
-  for (const std::string& folder : control_groups("cpu")) {
-    hold_to(number_in(folder + "/cpu.cfs_quota_us", -1), number_in(folder + "/cpu.cfs_period_us", -1));
-    std::ifstream in(folder + "/cpu.max");  // "max 100000" or "200000 100000"
-    std::int64_t quota = 0, period = 0;
-    if (in >> quota >> period) hold_to(quota, period);
-  }
-  return cores;
-}
-
-/// Memory that may still be taken: the machine's, or less where a control group limits it. What a group holds
-/// as cache of files counts as free: the kernel gives it up first.
-std::size_t available_memory() {
-  std::int64_t available = INT64_MAX;
-  std::ifstream info("/proc/meminfo");
-  for (std::string line; std::getline(info, line);)
-    if (line.rfind("MemAvailable:", 0) == 0) available = std::atoll(line.c_str() + 13) * 1024;
-  const auto hold_to = [&](std::int64_t limit, const std::string& used, const std::string& folder,
-                           const std::string& cache) {
-    if (limit == INT64_MAX) return;
-    std::int64_t cached = 0;
-    std::ifstream statistics(folder + "/memory.stat");
-    std::string key;
-    for (std::int64_t value = 0; statistics >> key >> value;)
-      if (key == cache) cached = value;
-    const std::int64_t held = number_in(folder + "/" + used, 0) - cached;
-    available = std::min(available, std::max<std::int64_t>(0, limit - std::max<std::int64_t>(0, held)));
-  };
-  for (const std::string& folder : control_groups("memory")) {
-    hold_to(number_in(folder + "/memory.max", INT64_MAX), "memory.current", folder, "file");
-    hold_to(number_in(folder + "/memory.limit_in_bytes", INT64_MAX), "memory.usage_in_bytes", folder,
-            "total_cache");
-  }
-  return static_cast<std::size_t>(available);
-}
-
-/// Numbers of either activation type; the reason why a product of another type is not done here.
+/// Why something is not done here; empty where it is.
 std::string why_not(const OpDesc& desc) {
   if (desc.tf32) return "a CPU has no TF32 products";
   if (desc.dtype == DType::e4m3 || desc.dtype == DType::e5m2)
@@ -129,13 +54,13 @@ class CpuBackend final : public Backend {
     support.yes = support.reason.empty();
     if (!support.yes) return support;
     if (desc.op == "matmul") {
-      support.path = desc.dtype == DType::f32      ? "onednn f32"
+      support.path = desc.dtype == DType::f32   ? "onednn f32"
                      : cpu::has_bf16_products() ? "onednn bf16"
                                                 : "bf16 operands widened, onednn f32";
     } else if (desc.op == "attention") {
-      support.path = desc.dtype == DType::f32          ? "own kernel, f32 tiles"
-                     : cpu::attention_multiplies_bf16() ? "own kernel, bf16 tiles"
-                                                        : "own kernel, bf16 operands widened to f32 tiles";
+      support.path = desc.dtype == DType::f32   ? "own kernel, f32 tiles"
+                     : cpu::has_bf16_products() ? "own kernel, bf16 tiles"
+                                                : "own kernel, bf16 operands widened to f32 tiles";
     } else {
       support.path = "own kernel";
     }
@@ -143,21 +68,24 @@ class CpuBackend final : public Backend {
   }
 
   void* allocate(std::size_t bytes) override {
-    // Of large blocks whole huge pages, so that walking them misses the address cache less. Either way fresh
-    // pages are zero, but aligned_alloc may hand out used ones.
-    constexpr std::size_t kHugePage = std::size_t{2} << 20, kLine = 64;
-    const std::size_t unit = bytes >= 2 * kHugePage ? kHugePage : kLine;
-    const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + unit - 1) / unit * unit;
-    void* memory = rounded >= bytes ? std::aligned_alloc(unit, rounded) : nullptr;
+    void* memory = bytes >= kMapped
+                       ? map(bytes)
+                       : std::aligned_alloc(64, std::max<std::size_t>(64, (bytes + 63) / 64 * 64));
     if (memory == nullptr)
       fail("memory: found {} bytes available, {} asked for at once; allowed: a smaller model or micro_batch",
            available_bytes(), bytes);
-    if (unit == kHugePage) ::madvise(memory, rounded, MADV_HUGEPAGE);  // a hint, which may be refused
-    std::memset(memory, 0, rounded);
+    if (bytes < kMapped) std::memset(memory, 0, bytes);
     return memory;
   }
-  void release(void* p) noexcept override { std::free(p); }
-  void copy_to_device(void* device, const void* host, std::size_t bytes) override { copy(device, host, bytes); }
+  void release(void* p) noexcept override {
+    const auto found = mapped_.find(p);
+    if (found == mapped_.end()) return std::free(p);
+    ::munmap(found->second.first, found->second.second);
+    mapped_.erase(found);
+  }
+  void copy_to_device(void* device, const void* host, std::size_t bytes) override {
+    copy(device, host, bytes);
+  }
   void copy_to_host(void* host, const void* device, std::size_t bytes) override { copy(host, device, bytes); }
   void copy(void* to, const void* from, std::size_t bytes) override {
     if (bytes > 0) std::memcpy(to, from, bytes);
@@ -187,7 +115,25 @@ class CpuBackend final : public Backend {
   void do_run(const AdamW& op) override { cpu::adamw(op); }
   void do_run(const Cast& op) override { cpu::cast(op); }
 
+  /// From this size on memory is mapped: the kernel zeroes a page when it is first used, in large pages where
+  /// it can (products of large matrices then miss the address cache less), and has it back on release.
+  static constexpr std::size_t kMapped = std::size_t{4} << 20, kHugePage = std::size_t{2} << 20;
+
+  void* map(std::size_t bytes) {
+    if (bytes > SIZE_MAX / 2) return nullptr;
+    const std::size_t total = (bytes + kHugePage - 1) / kHugePage * kHugePage + kHugePage;  // to align in
+    void* base = ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) return nullptr;
+    void* aligned = base;
+    std::size_t room = total;
+    std::align(kHugePage, total - kHugePage, aligned, room);
+    ::madvise(aligned, total - kHugePage, MADV_HUGEPAGE);  // a hint: it may be refused
+    mapped_[aligned] = {base, total};
+    return aligned;
+  }
+
   int threads_;
+  std::map<void*, std::pair<void*, std::size_t>> mapped_;  // large blocks: what to give back
 };
 
 }  // namespace

@@ -90,8 +90,8 @@ Grid grid_of(Gemm gemm, const ProductShape& s) {
 }
 
 /// Bytes before element (row, column).
-std::int64_t offset(std::int64_t row, std::int64_t row_stride, std::int64_t column, std::int64_t column_stride,
-                    DType type) {
+std::int64_t offset(std::int64_t row, std::int64_t row_stride, std::int64_t column,
+                    std::int64_t column_stride, DType type) {
   return (row * row_stride + column * column_stride) * static_cast<std::int64_t>(size_of(type));
 }
 
