@@ -172,9 +172,31 @@ TEST_CASE("attention has the same bits on any number of threads and in every run
     const std::string here = bits(*backend, float{}) + bits(*backend, bf16{});
     if (first.empty()) first = here;
     INFO(threads << " threads");
-    CHECK(here == first);
+    CHECK((here == first));  // megabytes: not to be printed
   }
   omp_set_num_threads(omp_get_num_procs());
+}
+
+TEST_CASE("attention in f32 has the same bits with AVX2 as with AVX-512") {
+  const cpu::InstructionSet best = cpu::native_instruction_set();
+  if (best != cpu::InstructionSet::avx512) {
+    WARN("SKIPPED: this processor has no AVX-512");
+    return;
+  }
+  const std::unique_ptr<Backend> b = make_cpu_backend(1);
+  const AttentionShape s = shape_of(2, 150, 2, 2, 40);
+  const std::vector<float> qkv = random_values<float>(s.B * s.T * s.width(), 1);
+  const std::vector<float> dout = random_values<float>(s.B * s.T * s.H * s.D, 2);
+  std::string bits[2];
+  for (std::string& here : bits) {
+    const Forward<float> forward = run_forward<float>(*b, s, qkv, 0.1);
+    const Gradients<float> g = run_backward<float>(*b, s, qkv, forward, dout, 0.1);
+    here = bits_of(forward.out) + bits_of(forward.lse) + bits_of(g.dqkv) + bits_of(g.bias);
+    cpu::limit_instruction_set(cpu::InstructionSet::avx2);
+  }
+  cpu::limit_instruction_set(best);
+  omp_set_num_threads(omp_get_num_procs());
+  CHECK((bits[0] == bits[1]));
 }
 
 namespace {

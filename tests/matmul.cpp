@@ -107,7 +107,7 @@ TEST_CASE("products have the same bits on any number of threads and in every run
   const Layer layers[] = {{256, 96, 64},   {1, 512, 64},    {1024, 320, 48}, {64, 384, 1000},
                           {2048, 144, 48}, {2048, 48, 192}, {2048, 37, 19},  {2048, 1, 5}};
   std::string first;
-  for (const int threads : {1, 2, 3, 4, 7, 2}) {
+  for (const int threads : {1, 2, 4, 7, 2}) {
     const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
     std::string here;
     for (const Gemm gemm : kGemms)
@@ -159,5 +159,5 @@ TEST_CASE("without bf16 products operands are widened, and all of this holds", "
   const ScopedVariable limit("ONEDNN_MAX_CPU_ISA", "AVX2");
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   CHECK(std::system(("'" + self + "' '[matmul]' >/dev/null 2>&1").c_str()) == 0);
-  CHECK(std::system(("'" + self + "' 'attention agrees*' >/dev/null 2>&1").c_str()) == 0);
+  CHECK(std::system(("'" + self + "' 'attention agrees with the oracle over*' >/dev/null 2>&1").c_str()) == 0);
 }

@@ -73,7 +73,7 @@ TEST_CASE("a plain config is swept over modes") {
   CHECK(load_sweep(f.base, {.modes = {"bf16"}, .repeats = 0, .overrides = {}}).runs.size() == 1);
 }
 
-TEST_CASE("--modes picks runs of a sweep file, --set reaches all") {
+TEST_CASE("modes on the command line pick runs of a sweep file, --set reaches all") {
   const Files f;
   const std::string text = R"({ "base": "base.json", "grid": { "precision.mode": ["fp32", "bf16"] } })";
   const Sweep s = f.load(text, {.modes = {"bf16"}, .repeats = 0, .overrides = {{"train.steps", "7"}}});

@@ -103,7 +103,7 @@ TEST_CASE("fallback allow runs what the processor has, and says so") {
   CHECK(r.err.find("runs in fp32") != std::string::npos);
 }
 
-TEST_CASE("--dry-run prints the plan and writes nothing") {
+TEST_CASE("dry-run prints the plan and writes nothing") {
   const SmallRun s;
   s.dir.file("c.json", s.json("bf16").dump());
   const ProgramResult r = run_program(s.dir.path, {"train", "c.json", "--dry-run"});

@@ -12,7 +12,8 @@
 //   stacked   [row][channel]     f32: as rows; pairs: (row 2i, row 2i+1)         right operand of the others
 //
 // Sources including this are compiled with -ffp-contract=fast: a fused multiply-add is both faster and more
-// exact. Bits therefore depend on whether the processor has one, never on the number of threads.
+// exact. AVX2 and AVX-512 give the same f32 bits; a processor without the instruction, and bf16 pairs, round
+// differently. The number of threads never changes a bit.
 #pragma once
 
 #include <algorithm>
