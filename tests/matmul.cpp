@@ -159,5 +159,6 @@ TEST_CASE("without bf16 products operands are widened, and all of this holds", "
   const ScopedVariable limit("ONEDNN_MAX_CPU_ISA", "AVX2");
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   CHECK(std::system(("'" + self + "' '[matmul]' >/dev/null 2>&1").c_str()) == 0);
-  CHECK(std::system(("'" + self + "' 'attention agrees with the oracle over*' >/dev/null 2>&1").c_str()) == 0);
+  CHECK(std::system(("'" + self + "' 'attention agrees with the oracle over*' >/dev/null 2>&1").c_str()) ==
+        0);
 }

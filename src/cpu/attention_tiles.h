@@ -7,9 +7,10 @@
 // only the multiply-accumulate differs. The left operand is read one word at a time, so that it may be stored
 // in either orientation; the right operand is packed with the summed dimension outermost:
 //
-//   rows      [row][channel]     words of a row as they are in memory           left operand of S, dP, P V,
-//   dQ columns   [channel][row]     the same transposed, by tiles of kTile rows     right operand of S and dP
-//   stacked   [row][channel]     f32: as rows; pairs: (row 2i, row 2i+1)         right operand of the others
+// * rows, [row][channel]: words of a row as they are in memory; left operand of S, dP, P V and dQ;
+// * columns, [channel][row]: the same transposed, by tiles of kTile rows; right operand of S and dP;
+// * stacked, [row][channel]: in f32 as rows, of pairs rows 2i and 2i + 1 in one word; right operand
+// elsewhere.
 //
 // Sources including this are compiled with -ffp-contract=fast: a fused multiply-add is both faster and more
 // exact. AVX2 and AVX-512 give the same f32 bits; a processor without the instruction, and bf16 pairs, round
