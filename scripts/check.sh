@@ -35,7 +35,8 @@ operators() { # FOLDER
   files "$1" -- cpp cu | xargs -r grep -HoE "^void [a-z0-9_]+\(const ($names)&" |
     sed -E 's/^([^:]*):.*const ([A-Za-z0-9]+)&$/\2 \1/' | LC_ALL=C sort -u
 }
-base() { local name=${1##*/} && echo "${name%.*}"; }
+# Each direction of an operator may have a file of its own: attention_forward.cpp and attention_backward.cpp are attention.
+base() { local name=${1##*/} && name=${name%.*} && name=${name%_forward} && echo "${name%_backward}"; }
 
 check_operators() {
   local operator file name cuda_file

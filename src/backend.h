@@ -224,13 +224,24 @@ struct Cast {
 };
 
 // Every operator, once. `X(Type)`.
-#define OCTAVO_OPERATORS(X)                                                               \
-  X(EmbeddingForward)                                                                     \
-  X(EmbeddingBackward)                                                                    \
-  X(NormForward)                                                                          \
-  X(NormBackward)                                                                         \
-  X(Matmul) X(BiasGradient) X(AttentionForward) X(AttentionBackward) X(ActivationForward) \
-      X(ActivationBackward) X(CrossEntropy) X(LossSum) X(GradientNorm) X(AdamW) X(Cast)
+// clang-format off
+#define OCTAVO_OPERATORS(X) \
+  X(EmbeddingForward) \
+  X(EmbeddingBackward) \
+  X(NormForward) \
+  X(NormBackward) \
+  X(Matmul) \
+  X(BiasGradient) \
+  X(AttentionForward) \
+  X(AttentionBackward) \
+  X(ActivationForward) \
+  X(ActivationBackward) \
+  X(CrossEntropy) \
+  X(LossSum) \
+  X(GradientNorm) \
+  X(AdamW) \
+  X(Cast)
+// clang-format on
 
 #define OCTAVO_DECLARE(Op) \
   void validate(const Op& op);  // throws std::logic_error naming operator, field and shapes

@@ -95,6 +95,12 @@ TEST_CASE("check.sh holds operators to one base name", "[check]") {
              ContainsSubstring(
                  "cuda/gemm.cu:1: operator Matmul; allowed: in cuda/matmul.cu, as in src/cpu/matmul.cpp"));
 
+  const Tree directions;
+  directions.remove("src/cpu/norm.cpp");
+  directions.write("src/cpu/norm_forward.cpp", "void norm_forward(const NormForward& op) {}\n");
+  directions.write("README.md", "No link.\n");
+  CHECK(directions.check().status == 0);
+
   const Tree cpu_only;
   cpu_only.remove("cuda/matmul.cu");
   cpu_only.remove("cuda/norm.cu");
