@@ -21,13 +21,31 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+/// The table of paths in a few lines: what runs alike, together.
+std::vector<std::string> path_summary(const std::vector<PathRow>& paths) {
+  std::vector<std::pair<std::string, std::string>> groups;  // path and reason; what
+  for (const PathRow& row : paths) {
+    const std::string path = row.reason.empty() ? row.path : row.path + " (" + row.reason + ")";
+    const auto same =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == path; });
+    if (same == groups.end())
+      groups.emplace_back(path, row.what);
+    else
+      same->second += ", " + row.what;
+  }
+  std::vector<std::string> lines;
+  for (const auto& [path, what] : groups) lines.push_back("path: " + path + ": " + what);
+  return lines;
+}
+
 class RunLoop {
  public:
-  RunLoop(PreparedRun& run, Console& console)
+  RunLoop(PreparedRun& run, Console& console, const StopSignal& stop)
       : run_(run),
         plan_(run.plan),
         config_(run.plan.config),
         console_(console),
+        stop_(stop),
         folder_(config_.output.dir, run.request.use),
         trainer_(*run.backend, run.plan, run.data),
         table_(trainer_.model().table()) {
@@ -62,11 +80,13 @@ class RunLoop {
 
       outcome = why_stop(start, step_seconds);
       const std::int64_t save_every = config_.train.checkpoint_every;
-      if (last || outcome.status != 0 || (save_every > 0 && step % save_every == 0) ||
-          (improved && config_.train.keep_best)) {
+      // Amid steps that are not finite the weights may be ruined: the good checkpoints stay.
+      const bool due = trainer_.state().bad_in_row == 0 && save_every > 0 && step % save_every == 0;
+      if (last || outcome.status != 0 || due || (improved && config_.train.keep_best)) {
         save();
         saved = true;
       }
+      // A stop that comes with the last step finds the run finished.
       if (last) outcome = {.status = 0, .message = "finished", .peak_memory_gib = 0};
     }
     if (!saved) save();  // a run of no steps still leaves its weights
@@ -78,28 +98,20 @@ class RunLoop {
  private:
   void load_start() {
     saved_ = checkpoint_state(run_);
-    Backend& backend = *run_.backend;
+    if (run_.weights.empty()) return trainer_.initialise();
     Model& model = trainer_.model();
-    const std::size_t P = static_cast<std::size_t>(table_.arena_size);
-    if (!run_.checkpoint && !run_.initial) return trainer_.initialise();
-
-    const auto upload = [&](const Tensor& to, const std::vector<float>& from) {
-      backend.copy_to_device(to.data, from.data(), P * sizeof(float));
+    const auto upload = [&](const Tensor& to, std::vector<float>& from) {
+      run_.backend->copy_to_device(to.data, from.data(), from.size() * sizeof(float));
+      from = {};
     };
-    std::vector<float> first(P);
-    if (run_.checkpoint) {
-      const Checkpoint& checkpoint = *run_.checkpoint;
-      std::vector<float> second(P);
-      read_moments(checkpoint, table_, first.data(), second.data());
-      upload(model.moment1(), first);
-      upload(model.moment2(), second);
-      const CheckpointState& s = saved_ = checkpoint.state;
-      trainer_.set_state({s.step, s.samples, s.updates, s.skipped, s.bad_in_row});
-      saved_.mode = config_.precision.mode;
-    }
-    read_weights(run_.checkpoint ? run_.checkpoint->folder : run_.initial->folder, table_, first.data());
-    upload(model.masters(), first);
+    upload(model.masters(), run_.weights);
     model.refresh_working();
+    if (!run_.checkpoint) return;
+    upload(model.moment1(), run_.moment1);
+    upload(model.moment2(), run_.moment2);
+    const CheckpointState& s = saved_ = run_.checkpoint->state;
+    trainer_.set_state({s.step, s.samples, s.updates, s.skipped, s.bad_in_row});
+    saved_.mode = plan_.mode;
   }
 
   void describe() {
@@ -107,7 +119,7 @@ class RunLoop {
     info.command = run_.request.command;
     info.name = config_.name;
     info.device = run_.backend->description();
-    info.mode = config_.precision.mode;
+    info.mode = plan_.mode;
     info.threads = run_.backend->threads();
     info.parameters = table_.count();
     info.tokens_per_step = plan_.tokens_per_step();
@@ -120,6 +132,7 @@ class RunLoop {
     info.memory = plan_memory(plan_.model);
     write_run_description(folder_, config_, info);
 
+    for (const std::string& line : path_summary(plan_.paths)) console_.info(line);
     for (const std::string& note : run_.data.notes) console_.info(note);
     for (const std::string& note : plan_.notes) console_.info(note);
     if (run_.checkpoint) {
@@ -254,7 +267,7 @@ class RunLoop {
   const RunPlan& plan_;
   const Config& config_;
   Console& console_;
-  StopSignal stop_;
+  const StopSignal& stop_;
   RunFolder folder_;
   Trainer trainer_;
   const ParameterTable& table_;
@@ -266,9 +279,9 @@ class RunLoop {
 
 }  // namespace
 
-RunOutcome execute_run(PreparedRun& run, Console& console) {
+RunOutcome execute_run(PreparedRun& run, Console& console, const StopSignal& stop) {
   reset_peak_resident();
-  RunLoop loop(run, console);
+  RunLoop loop(run, console, stop);
   return loop.run();
 }
 

@@ -140,18 +140,21 @@ std::size_t total_bytes(const std::vector<MemoryCategory>& categories) {
   return sum;
 }
 
+void check_memory(const Backend& backend, const ModelPlan& plan) {
+  const std::size_t need = total_bytes(plan_memory(plan)), free = backend.available_bytes();
+  if (need > free)
+    refuse(
+        "memory on {}: the model needs {:.2f} GiB, {:.2f} GiB are free; a smaller train.micro_batch or "
+        "train.recompute = \"block\" needs less",
+        backend.name(), static_cast<double>(need) / 0x1p30, static_cast<double>(free) / 0x1p30);
+}
+
 Model::Model(Backend& backend, const ModelPlan& plan)
     : backend_(backend), plan_(plan), table_(make_parameter_table(plan.shape)) {
   if (plan.B < 1 || plan.T < 1 || plan.T > plan.shape.context)
     refuse("train: micro_batch {} and sequence {}; allowed: at least 1, and a sequence up to the context, {}",
            plan.B, plan.T, plan.shape.context);
-  const std::size_t need = total_bytes(plan_memory(plan)), free = backend.available_bytes();
-  if (need > free)
-    fail(
-        "memory on {}: the model needs {:.2f} GiB, {:.2f} GiB are free; a smaller train.micro_batch or "
-        "train.recompute = \"block\" needs less",
-        backend.name(), static_cast<double>(need) / 0x1p30, static_cast<double>(free) / 0x1p30);
-
+  check_memory(backend, plan);
   auto allocate = [&](std::size_t bytes) {
     allocations_.push_back(backend_.allocate(bytes));
     return allocations_.back();

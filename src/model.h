@@ -90,7 +90,7 @@ struct ActivationGradients {
 
 class Model {
  public:
-  /// Allocates everything the plan needs. Throws RunError where it does not fit.
+  /// Allocates everything the plan needs. Throws RequestError where it does not fit.
   Model(Backend& backend, const ModelPlan& plan);
   ~Model();
   Model(const Model&) = delete;
@@ -159,6 +159,8 @@ class Model {
 
 /// The memory a model of this plan takes, by category, without allocating anything.
 std::vector<MemoryCategory> plan_memory(const ModelPlan& plan);
+/// Throws RequestError where that is more than the backend has free; the message names what would need less.
+void check_memory(const Backend& backend, const ModelPlan& plan);
 std::size_t total_bytes(const std::vector<MemoryCategory>& categories);
 
 /// What runs for each product and operator, and why.

@@ -31,18 +31,25 @@ void check_same_shape(const ModelShape& saved, const ModelShape& now, const std:
   same("model.norm_eps", saved.norm_eps, now.norm_eps);
 }
 
-/// Reads what the run left of its config: the micro-batch that "auto" chose stays, and the differences are
-/// told.
-void adopt_former_config(PreparedRun& run, const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / "resolved.json";
-  if (!std::filesystem::exists(file)) return;
-  const Config former = read_resolved_config(folder);
-  Config& now = run.request.config;
-  if (now.train.micro_batch == 0) now.train.micro_batch = former.train.micro_batch;
-  for (const ConfigDifference& d : compare_configs(former, now))
-    // What is "auto" or comes from a model is decided again, to the same end.
-    if (d.right != "\"auto\"")
-      run.resume_notes.push_back(fmt::format("{}: was {}, now {}", d.path, d.left, d.right));
+/// The micro-batch that "auto" chose stays, as long as a step holds what it held.
+void keep_micro_batch(Config& now, const Config& former) {
+  const bool same_step = now.train.tokens_per_step == former.train.tokens_per_step &&
+                         now.train.accumulate == former.train.accumulate &&
+                         now.train.sequence == former.train.sequence;
+  if (now.train.micro_batch == 0 && same_step) now.train.micro_batch = former.train.micro_batch;
+}
+
+/// Weights, and the moments of a checkpoint: damaged files are found before a folder is made or emptied.
+void read_start(PreparedRun& run) {
+  if (!run.checkpoint && !run.initial) return;
+  const ParameterTable table = make_parameter_table(run.plan.model.shape);
+  const std::size_t P = static_cast<std::size_t>(table.arena_size);
+  run.weights.resize(P);
+  read_weights(run.checkpoint ? run.checkpoint->folder : run.initial->folder, table, run.weights.data());
+  if (!run.checkpoint) return;
+  run.moment1.resize(P);
+  run.moment2.resize(P);
+  read_moments(*run.checkpoint, table, run.moment1.data(), run.moment2.data());
 }
 
 }  // namespace
@@ -55,7 +62,7 @@ CheckpointState checkpoint_state(const PreparedRun& run) {
   s.sequence = run.plan.model.T;
   s.data_fingerprint = run.data.fingerprint;
   s.tokenizer_hash = run.data.tokenizer_hash;
-  s.mode = c.precision.mode;
+  s.mode = run.plan.mode;
   return s;
 }
 
@@ -67,13 +74,15 @@ PreparedRun prepare_run(RunRequest request) {
   RunFolder::check(folder, run.request.use);
 
   std::optional<ModelFolder> model;
+  std::optional<Config> former;  // of the run that is resumed
   if (run.request.use == FolderUse::resume) {
     std::vector<std::string> incomplete;
     run.checkpoint = newest_checkpoint(folder / "checkpoints", &incomplete);
     for (std::string& line : incomplete) run.resume_notes.push_back(std::move(line));
     if (run.checkpoint) {
       model = open_model(run.checkpoint->folder.string());
-      adopt_former_config(run, folder);
+      if (std::filesystem::exists(folder / "resolved.json")) former = read_resolved_config(folder);
+      if (former) keep_micro_batch(config, *former);
     }
   }
   if (!run.checkpoint && config.model.init_from) model = run.initial = open_model(*config.model.init_from);
@@ -94,6 +103,11 @@ PreparedRun prepare_run(RunRequest request) {
     check_same_shape(model->shape, run.plan.model.shape, run.checkpoint->folder.string());
     check_resumable(run.checkpoint->state, checkpoint_state(run), run.checkpoint->folder.string());
   }
+  if (former)
+    for (const ConfigDifference& d : compare_configs(*former, run.plan.config))
+      run.resume_notes.push_back(fmt::format("{}: was {}, now {}", d.path, d.left, d.right));
+  check_memory(*run.backend, run.plan.model);
+  read_start(run);
   return run;
 }
 

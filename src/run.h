@@ -14,6 +14,7 @@
 #include "data/dataset.h"
 #include "run_folder.h"
 #include "run_plan.h"
+#include "stop_signal.h"
 
 namespace octavo {
 
@@ -30,12 +31,15 @@ struct PreparedRun {
   Dataset data;
   std::unique_ptr<Backend> backend;
   RunPlan plan;
-  std::optional<ModelFolder> initial;     // of model.init_from, for a fresh start
-  std::optional<Checkpoint> checkpoint;   // to go on from
+  std::optional<ModelFolder> initial;    // of model.init_from, for a fresh start
+  std::optional<Checkpoint> checkpoint;  // to go on from
+  std::vector<float> weights, moment1,
+      moment2;                            // of initial or checkpoint, flat arenas; empty for a fresh start
   std::vector<std::string> resume_notes;  // what differs from the config of the run resumed
 };
 
-/// Opens config, data and starting weights, and plans the run. Throws RequestError; writes nothing.
+/// Opens config and data, reads starting weights, plans the run and holds its memory against what is free.
+/// Throws RequestError; writes nothing.
 PreparedRun prepare_run(RunRequest request);
 
 /// Seconds that the run's training and evaluation will take, from timing a small step on this machine.
@@ -55,7 +59,8 @@ struct RunOutcome {
   double peak_memory_gib = 0;
 };
 
-/// Trains. Throws RunError where the run fails (non-finite loss too often, disk full).
-RunOutcome execute_run(PreparedRun& run, Console& console);
+/// Trains, until `stop` has received a signal at the latest. Uses up the starting weights of `run`. Throws
+/// RunError where the run fails (non-finite loss too often, disk full).
+RunOutcome execute_run(PreparedRun& run, Console& console, const StopSignal& stop);
 
 }  // namespace octavo

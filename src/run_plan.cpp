@@ -191,6 +191,7 @@ RunPlan make_run_plan(const Config& config, const Dataset& dataset, const Backen
         fmt::format("{}; runs in {} (precision.fallback allow)", precision.reason, precision.mode));
 
   plan.model.shape = choose_shape(c, choose_vocab(c, dataset), initial);
+  plan.mode = precision.mode;
   plan.model.act = precision.act;
   plan.model.recompute = recompute_from(c.train.recompute);
   plan.model.dropout = c.model.dropout;

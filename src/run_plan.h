@@ -19,7 +19,8 @@
 namespace octavo {
 
 struct RunPlan {
-  Config config;  // as run: every "auto" decided
+  Config config;     // as run: every "auto" decided
+  std::string mode;  // precision that runs; another one than config.precision.mode after a fallback
   ModelPlan model;
   Schedule schedule;
   std::int64_t steps = 0;

@@ -1,7 +1,9 @@
 #include "stop_signal.h"
 
+#include <array>
 #include <csignal>
-#include <initializer_list>
+#include <cstddef>
+#include <time.h>
 #include <unistd.h>
 
 namespace octavo {
@@ -9,26 +11,32 @@ namespace {
 
 volatile std::sig_atomic_t g_signal = 0;
 
+volatile std::sig_atomic_t g_when = 0;  // seconds of the monotonic clock, at the first signal
+
 void remember(int signal) {
-  if (g_signal != 0 && signal != SIGUSR1) _exit(exit_status_of(signal));
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  // Launchers such as timeout(1) signal the process and then its group: the two arrive as one wish.
+  if (g_signal != 0 && signal != SIGUSR1 && now.tv_sec > g_when + 1) _exit(exit_status_of(signal));
+  if (g_signal != 0) return;
+  g_when = static_cast<std::sig_atomic_t>(now.tv_sec);
   g_signal = signal;
 }
 
-void set_handlers(void (*handler)(int)) {
-  struct sigaction action {};
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
-  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
-}
+constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGUSR1};
+std::array<struct sigaction, 3> g_former;
 
 }  // namespace
 
 StopSignal::StopSignal() {
   g_signal = 0;
-  set_handlers(remember);
+  struct sigaction action {};
+  action.sa_handler = remember;
+  action.sa_flags = SA_RESTART;
+  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &g_former[i]);
 }
 StopSignal::~StopSignal() {
-  set_handlers(SIG_DFL);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &g_former[i], nullptr);
 }
 
 int StopSignal::received() const {

@@ -187,6 +187,11 @@ Sweep load_sweep(const std::string& file, const SweepOptions& options) {
   }
   if (options.repeats > 0) repeats = options.repeats;
 
+  for (const Override& o : options.overrides) {
+    if (o.path == "output.dir") sweep.dir = o.value;
+    if (o.path == "name")
+      refuse("--set name: a sweep names its runs itself; allowed: --set output.dir=DIR for their folder");
+  }
   std::set<std::string> folders;
   for (std::int64_t r = 0; r < repeats; ++r)
     for (const Variant& v : variants) {

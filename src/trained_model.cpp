@@ -19,9 +19,12 @@ std::optional<std::filesystem::path> run_of(const std::string& source, const Mod
   return {};
 }
 
-/// A folder that belongs to no run: defaults, in fp32.
-Config standalone_config(const std::string& source, const std::vector<Override>& overrides) {
-  const nlohmann::ordered_json json = {{"precision", {{"mode", "fp32"}}}, {"data", {{"train", "none"}}}};
+/// A folder that belongs to no run: defaults, in the precision it was trained in where that is known, else
+/// fp32.
+Config standalone_config(const std::string& source, const ModelFolder& folder,
+                         const std::vector<Override>& overrides) {
+  const std::string mode = folder.state && !folder.state->mode.empty() ? folder.state->mode : "fp32";
+  const nlohmann::ordered_json json = {{"precision", {{"mode", mode}}}, {"data", {{"train", "none"}}}};
   return parse_config(json.dump(), source, overrides);
 }
 
@@ -32,7 +35,7 @@ TrainedModel open_trained_model(const TrainedModelRequest& request) {
   out.folder = open_model(request.source, request.choice);
   const std::optional<std::filesystem::path> run = run_of(request.source, out.folder);
   const Config config = run ? read_resolved_config(*run, request.overrides)
-                            : standalone_config(request.source, request.overrides);
+                            : standalone_config(request.source, out.folder, request.overrides);
   if (run) out.config = config;
   out.tokenizer = request.tokenizer.empty() ? find_tokenizer(out.folder.folder.string())
                                             : load_tokenizer(request.tokenizer);

@@ -65,7 +65,8 @@ struct SmallRun {
       ConsoleOptions quiet;
       quiet.stream = nowhere;
       Console console(quiet);
-      execute_run(run, console);
+      const StopSignal stop;
+      execute_run(run, console, stop);
     }
     std::fclose(nowhere);
     return dir.path / folder;

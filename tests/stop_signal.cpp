@@ -16,6 +16,21 @@ TEST_CASE("signals are remembered, and forgotten by the next watcher") {
   CHECK(StopSignal().received() == 0);
 }
 
+TEST_CASE("the same signal sent twice at once is one wish, and the former handlers come back") {
+  struct sigaction before {
+  }, after{};
+  sigaction(SIGTERM, nullptr, &before);
+  {
+    StopSignal stop;
+    std::raise(SIGTERM);
+    std::raise(SIGTERM);
+    std::raise(SIGINT);
+    CHECK(stop.received() == SIGTERM);
+  }
+  sigaction(SIGTERM, nullptr, &after);
+  CHECK(before.sa_handler == after.sa_handler);
+}
+
 TEST_CASE("exit statuses of signals") {
   CHECK(exit_status_of(SIGINT) == 130);
   CHECK(exit_status_of(SIGTERM) == 143);

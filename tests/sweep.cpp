@@ -79,6 +79,9 @@ TEST_CASE("modes on the command line pick runs of a sweep file, --set reaches al
   const Sweep s = f.load(text, {.modes = {"bf16"}, .repeats = 0, .overrides = {{"train.steps", "7"}}});
   REQUIRE(s.runs.size() == 1);
   CHECK(f.config(s, 0).train.steps == 7);
+  const Sweep moved = f.load(text, {.modes = {}, .repeats = 0, .overrides = {{"output.dir", "elsewhere"}}});
+  CHECK(moved.dir == "elsewhere");
+  CHECK(f.config(moved, 1).output.dir == "elsewhere/bf16");
   CHECK_THROWS_WITH(f.load(text, {.modes = {"fp8"}, .repeats = 0, .overrides = {}}),
                     ContainsSubstring("--modes: found fp8"));
 }

@@ -92,6 +92,33 @@ TEST_CASE("wrong requests: status 2, one line, no half-made folder") {
   check_refused(s, {"tran", "good.json"}, "did you mean \"train\"?");
 }
 
+TEST_CASE("a run that was moved goes on where it lies now") {
+  const SmallRun s;
+  nlohmann::json config = s.json("fp32");
+  config["train"]["steps"] = 4;
+  s.dir.file("c.json", config.dump());
+  REQUIRE(run_program(s.dir.path, {"train", "c.json"}).status == 0);
+  std::filesystem::copy(s.dir.path / "run", s.dir.path / "copy", std::filesystem::copy_options::recursive);
+  const ProgramResult r = run_program(s.dir.path, {"train", "copy", "--resume", "--set", "train.steps=6"});
+  INFO(r.err);
+  REQUIRE(r.status == 0);
+  CHECK(read_metrics(s.dir.path / "copy" / "metrics.jsonl").size() == 6);
+  CHECK(read_metrics(s.dir.path / "run" / "metrics.jsonl").size() == 4);
+}
+
+TEST_CASE("damaged starting weights are refused before a folder is made or emptied") {
+  const SmallRun s;
+  nlohmann::json config = s.json("fp32");
+  config["train"]["steps"] = 4;
+  s.dir.file("c.json", config.dump());
+  REQUIRE(run_program(s.dir.path, {"train", "c.json", "--set", "output.dir=first"}).status == 0);
+  REQUIRE(run_program(s.dir.path, {"export", "first", "model"}).status == 0);
+  std::filesystem::resize_file(s.dir.path / "model" / "model.safetensors", 1000);
+  config["model"] = {{"init_from", (s.dir.path / "model").string()}};
+  s.dir.file("from.json", config.dump());
+  check_refused(s, {"train", "from.json"}, "model.safetensors");
+}
+
 TEST_CASE("fallback allow runs what the processor has, and says so") {
   const SmallRun s;
   nlohmann::json config = s.json("tf32");
@@ -101,6 +128,10 @@ TEST_CASE("fallback allow runs what the processor has, and says so") {
   const ProgramResult r = run_program(s.dir.path, {"train", "c.json"});
   CHECK(r.status == 0);
   CHECK(r.err.find("runs in fp32") != std::string::npos);
+  // What ran is what is recorded.
+  CHECK(nlohmann::json::parse(slurp(s.dir.path / "run" / "run.json")).dump().find("\"fp32\"") !=
+        std::string::npos);
+  CHECK(slurp(s.dir.path / "run" / "receipt.md").find("| precision | fp32 |") != std::string::npos);
 }
 
 TEST_CASE("dry-run prints the plan and writes nothing") {

@@ -57,6 +57,9 @@ int eval(const EvalOptions& options) {
   const TokenStream stream = evaluation_stream(options, trained);
   const EvaluationWindows windows(stream, trained.model->plan().T, options.tokens);
   const double loss = evaluate(*trained.model, stream, options.tokens);
+  if (!std::isfinite(loss))
+    fail("{}: the loss is {}; its weights are damaged, or training diverged", trained.folder.folder.string(),
+         loss);
   if (options.json) {
     const nlohmann::ordered_json result = {{"format_version", kFormatVersion},
                                            {"model", trained.folder.folder.string()},

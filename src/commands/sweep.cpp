@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -27,10 +29,12 @@ struct SweepArguments {
 };
 
 /// Checks every run before the first one starts, and lets all runs split a step alike: a micro-batch left to
-/// "auto" is the smallest that any of them chose.
+/// "auto" is the largest that all can use, up to the smallest that any of them chose. Runs to be gone on with
+/// keep theirs.
 std::vector<RunRequest> plan_requests(const Sweep& sweep, const SweepArguments& arguments) {
   std::vector<RunRequest> requests;
-  std::int64_t smallest = 0;
+  std::vector<std::size_t> automatic;
+  std::int64_t smallest = std::numeric_limits<std::int64_t>::max(), common = 0;
   for (const SweepRun& run : sweep.runs) {
     RunRequest request;
     request.config = load_config(sweep.base, run.overrides);
@@ -40,13 +44,17 @@ std::vector<RunRequest> plan_requests(const Sweep& sweep, const SweepArguments& 
     request.command = command_line();
     request.label = run.folder;
     const PreparedRun prepared = prepare_run(request);
-    if (request.config.train.micro_batch == 0 && !request.config.train.accumulate)
-      smallest = smallest == 0 ? prepared.plan.model.B : std::min(smallest, prepared.plan.model.B);
+    if (request.config.train.micro_batch == 0 && !request.config.train.accumulate && !prepared.checkpoint) {
+      automatic.push_back(requests.size());
+      smallest = std::min(smallest, prepared.plan.model.B);
+      common = std::gcd(common, prepared.plan.sequences_per_step);
+    }
     requests.push_back(std::move(request));
   }
-  for (RunRequest& request : requests)
-    if (request.config.train.micro_batch == 0 && !request.config.train.accumulate)
-      request.config.train.micro_batch = smallest;
+  if (automatic.empty()) return requests;
+  std::int64_t shared = std::min(smallest, common);
+  while (common % shared != 0) --shared;
+  for (std::size_t i : automatic) requests[i].config.train.micro_batch = shared;
   return requests;
 }
 
@@ -70,19 +78,21 @@ int run_sweep(const SweepArguments& arguments) {
   if (arguments.dry_run) return dry_run(requests);
 
   Console console;
+  const StopSignal stop;
   std::vector<FinishedRun> finished;
   bool on_cpu = true;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     console.info(fmt::format("run {} of {}: {}", i + 1, requests.size(), sweep.runs[i].folder));
     PreparedRun run = prepare_run(requests[i]);
-    const RunOutcome outcome = execute_run(run, console);
-    if (outcome.status != 0) {
+    const RunOutcome outcome = execute_run(run, console, stop);
+    const bool last = i + 1 == requests.size();
+    if (outcome.status != 0 || (stop.received() != 0 && !last)) {
       console.info("the sweep stops here; --resume goes on with it");
-      return outcome.status;
+      return outcome.status != 0 ? outcome.status : exit_status_of(stop.received());
     }
     on_cpu = on_cpu && run.backend->name() == "cpu";
     finished.push_back({.name = sweep.runs[i].name,
-                        .mode = run.plan.config.precision.mode,
+                        .mode = run.plan.mode,
                         .folder = run.plan.config.output.dir,
                         .peak_memory_gib = outcome.peak_memory_gib});
   }

@@ -1,4 +1,5 @@
 // `octavo train`: one run from a config, or one to go on with from its folder.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -34,6 +35,11 @@ int train(const TrainOptions& options) {
   RunRequest request;
   request.config = is_run ? read_resolved_config(source, parse_overrides(options.set))
                           : load_config(options.source, parse_overrides(options.set));
+  // A run's folder is meant wherever it lies now, not where it was made.
+  const std::vector<Override> overrides = parse_overrides(options.set);
+  const bool moved = std::any_of(overrides.begin(), overrides.end(),
+                                 [](const Override& o) { return o.path == "output.dir"; });
+  if (is_run && !moved) request.config.output.dir = source.string();
   request.use = options.resume      ? FolderUse::resume
                 : options.overwrite ? FolderUse::overwrite
                                     : FolderUse::fresh;
@@ -45,7 +51,8 @@ int train(const TrainOptions& options) {
     return 0;
   }
   Console console;
-  return execute_run(run, console).status;
+  const StopSignal stop;
+  return execute_run(run, console, stop).status;
 }
 
 }  // namespace

@@ -118,6 +118,12 @@ TokenizerPtr resolve_tokenizer(const DataConfig& config, const ModelTokens& mode
     tokenizer = described_tokenizer(survey);
     from = "tokenizer.json beside it";
   } else if (!survey.text.empty() && survey.undescribed.empty()) {
+    if (!model.origin.empty()) {
+      refuse(
+          "{}: text for {}, whose tokenizer is not known; allowed: data.tokenizer = \"bytes\" or a "
+          "tokenizer.json",
+          survey.text, model.origin);
+    }
     tokenizer = bytes_tokenizer();
   }
   if (!survey.text.empty() && !tokenizer) {
