@@ -88,6 +88,9 @@ class RunLoop {
       }
       // A stop that comes with the last step finds the run finished.
       if (last) outcome = {.status = 0, .message = "finished", .peak_memory_gib = 0};
+      if (last && trainer_.state().bad_in_row > 0)
+        console_.warn(
+            fmt::format("the run ends with {} steps that were not finite", trainer_.state().bad_in_row));
     }
     if (!saved) save();  // a run of no steps still leaves its weights
     outcome.peak_memory_gib = static_cast<double>(peak_resident_bytes()) / 0x1p30;

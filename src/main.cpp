@@ -1,7 +1,9 @@
 // main.cpp - one program, one subcommand a job; each registers itself and leaves an action to run.
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <new>
@@ -86,7 +88,10 @@ int main(int argc, char** argv) {
   }
 
   try {
-    return action();
+    const int status = action();
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      return report(fmt::format("standard output: cannot be written: {}", std::strerror(errno)), 1);
+    return status;
   } catch (const octavo::RequestError& e) {
     return report(e.what(), 2);
   } catch (const octavo::RunError& e) {

@@ -23,8 +23,8 @@ void remember(int signal) {
   g_signal = signal;
 }
 
-constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGUSR1};
-std::array<struct sigaction, 3> g_former;
+constexpr std::array<int, 4> kSignals = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
+std::array<struct sigaction, kSignals.size()> g_former;
 
 }  // namespace
 
@@ -33,7 +33,11 @@ StopSignal::StopSignal() {
   struct sigaction action {};
   action.sa_handler = remember;
   action.sa_flags = SA_RESTART;
-  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &g_former[i]);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], &action, &g_former[i]);
+    // nohup(1) starts a program that is to outlive its terminal.
+    if (kSignals[i] == SIGHUP && g_former[i].sa_handler == SIG_IGN) sigaction(SIGHUP, &g_former[i], nullptr);
+  }
 }
 StopSignal::~StopSignal() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &g_former[i], nullptr);
@@ -44,10 +48,19 @@ int StopSignal::received() const {
 }
 
 int exit_status_of(int signal) {
-  return signal == SIGINT ? 130 : signal == SIGTERM ? 143 : 3;
+  return signal == SIGUSR1 ? 3 : 128 + signal;
 }
 const char* name_of_signal(int signal) {
-  return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGUSR1";
+  switch (signal) {
+    case SIGINT:
+      return "SIGINT";
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGHUP:
+      return "SIGHUP";
+    default:
+      return "SIGUSR1";
+  }
 }
 
 }  // namespace octavo

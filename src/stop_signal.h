@@ -3,8 +3,9 @@
 
 namespace octavo {
 
-/// Catches SIGINT, SIGTERM and SIGUSR1 for as long as it lives. The first signal is remembered; a second
-/// SIGINT or SIGTERM ends the process at once, for a person who cannot wait for the checkpoint.
+/// Catches SIGINT, SIGTERM, SIGUSR1 and (unless nohup ignores it) SIGHUP for as long as it lives. The first
+/// signal is remembered; a second SIGINT or SIGTERM ends the process at once, for a person who cannot wait
+/// for the checkpoint.
 class StopSignal {
  public:
   StopSignal();
@@ -16,7 +17,7 @@ class StopSignal {
   int received() const;
 };
 
-/// Exit status after a checkpoint made because of `signal`: 130 SIGINT, 143 SIGTERM, 3 SIGUSR1.
+/// Exit status after a checkpoint made because of `signal`: 130 SIGINT, 143 SIGTERM, 129 SIGHUP, 3 SIGUSR1.
 int exit_status_of(int signal);
 const char* name_of_signal(int signal);
 

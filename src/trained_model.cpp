@@ -1,6 +1,7 @@
 #include "trained_model.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include <nlohmann/json.hpp>
 
@@ -33,6 +34,9 @@ Config standalone_config(const std::string& source, const ModelFolder& folder,
 TrainedModel open_trained_model(const TrainedModelRequest& request) {
   TrainedModel out;
   out.folder = open_model(request.source, request.choice);
+  std::vector<std::string> incomplete;
+  list_checkpoints(std::filesystem::path(request.source) / "checkpoints", &incomplete);
+  for (const std::string& line : incomplete) std::fprintf(stderr, "octavo: warning: %s\n", line.c_str());
   const std::optional<std::filesystem::path> run = run_of(request.source, out.folder);
   const Config config = run ? read_resolved_config(*run, request.overrides)
                             : standalone_config(request.source, out.folder, request.overrides);

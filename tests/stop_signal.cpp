@@ -7,7 +7,8 @@
 using namespace octavo;
 
 TEST_CASE("signals are remembered, and forgotten by the next watcher") {
-  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
+    if (signal == SIGHUP) std::signal(SIGHUP, SIG_DFL);  // the tests themselves may run under nohup
     StopSignal stop;
     CHECK(stop.received() == 0);
     std::raise(signal);
@@ -34,5 +35,6 @@ TEST_CASE("the same signal sent twice at once is one wish, and the former handle
 TEST_CASE("exit statuses of signals") {
   CHECK(exit_status_of(SIGINT) == 130);
   CHECK(exit_status_of(SIGTERM) == 143);
+  CHECK(exit_status_of(SIGHUP) == 129);
   CHECK(exit_status_of(SIGUSR1) == 3);
 }

@@ -30,6 +30,11 @@ void print_bytes(const std::string& bytes) {
 }
 
 int generate(const GenerateOptions& options) {
+  const SamplingOptions& s = options.sampling;
+  if (!(s.temperature >= 0 && s.temperature <= 100))
+    refuse("--temperature: found {}; allowed: 0 to 100", s.temperature);
+  if (!(s.top_p > 0 && s.top_p <= 1)) refuse("--top-p: found {}; allowed: above 0, up to 1", s.top_p);
+  if (s.top_k < 0) refuse("--top-k: found {}; allowed: 0 (all) or more", s.top_k);
   TrainedModel trained =
       open_trained_model({.source = options.source,
                           .choice = options.best ? CheckpointChoice::best : CheckpointChoice::newest,
@@ -74,14 +79,11 @@ void register_generate(CLI::App& app, Action& action) {
       ->check(CLI::Range(0, 1000000000))
       ->capture_default_str();
   command->add_option("--temperature", o->sampling.temperature, "0: always the most probable token")
-      ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   command->add_option("--top-k", o->sampling.top_k, "Draw from the K most probable tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command
       ->add_option("--top-p", o->sampling.top_p, "Draw from the smallest set with this probability; 1: all")
-      ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command->add_option("--seed", o->sampling.seed, "Same seed, same text")->capture_default_str();
   command->add_option("--tokenizer", o->tokenizer,

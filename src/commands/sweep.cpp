@@ -71,6 +71,9 @@ int dry_run(const std::vector<RunRequest>& requests) {
 }
 
 int run_sweep(const SweepArguments& arguments) {
+  for (const std::string& mode : arguments.modes)
+    if (mode.empty())
+      refuse("--modes: found an empty mode; allowed: modes separated by commas, such as fp32,bf16");
   const Sweep sweep = load_sweep(
       arguments.file,
       {.modes = arguments.modes, .repeats = arguments.repeats, .overrides = parse_overrides(arguments.set)});
@@ -115,7 +118,9 @@ void register_sweep(CLI::App& app, Action& action) {
   command->add_option("file", o->file, "Sweep file, or a config to train in several precision modes")
       ->required();
   command->add_option("--modes", o->modes, "Precision modes, separated by commas (a plain config: fp32,bf16)")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->expected(1)
+      ->take_all();
   command->add_option("--repeats", o->repeats, "Runs of each variant, with seeds one apart")
       ->check(CLI::Range(1, 1000));
   add_set_option(*command, o->set);
