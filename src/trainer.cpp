@@ -81,7 +81,11 @@ StepResult Trainer::end_step() {
 void Trainer::load_micro_batch(std::int64_t micro) {
   const std::int64_t first = state_.samples + micro * plan_.model.B;
   for (std::size_t b = 0; b < samples_.size(); ++b) samples_[b] = first + static_cast<std::int64_t>(b);
-  fill_batch(data_.train, order_, samples_, tokens_.data(), targets_.data());
+  try {
+    fill_batch(data_.train, order_, samples_, tokens_.data(), targets_.data());
+  } catch (const RequestError& e) {
+    throw RunError(e.what());  // a token that the check at the start did not sample: the run has begun
+  }
   backend_.copy_to_device(batch_.tokens.data, tokens_.data(), batch_.tokens.bytes());
   backend_.copy_to_device(batch_.targets.data, targets_.data(), batch_.targets.bytes());
   backend_.copy_to_device(batch_.samples.data, samples_.data(), batch_.samples.bytes());

@@ -129,6 +129,38 @@ TEST_CASE("a resumed run may not change shape, data, sequence or seeds") {
   refused("data", "val_fraction", 0.2, "data");
 }
 
+TEST_CASE("keep_best keeps the checkpoint with the smallest validation loss") {
+  const SmallRun s;
+  nlohmann::json config = s.json("fp32");
+  config["train"]["keep_best"] = true;
+  config["train"]["keep_checkpoints"] = 1;
+  const auto run = s.train(config, "run");
+  double smallest = 1e9;
+  for (const StepRecord& r : read_metrics(run / "metrics.jsonl"))
+    if (r.val_loss) smallest = std::min(smallest, *r.val_loss);
+  const auto best = best_checkpoint(run / "checkpoints");
+  REQUIRE(best.has_value());
+  CHECK(best->state.val_loss.value() == smallest);
+  CHECK(list_checkpoints(run / "checkpoints").size() <= 2);
+}
+
+TEST_CASE("epochs and tokens give steps; an automatic micro-batch never changes the tokens of a step") {
+  const SmallRun s;
+  nlohmann::json config = s.json("fp32");
+  config["optimizer"] = nlohmann::json::object();
+  config["train"] = {{"tokens", 1000}, {"tokens_per_step", 222}, {"eval_every", 0}, {"eval_tokens", 500}};
+  const auto by_tokens = s.train(config, "tokens");
+  CHECK(read_metrics(by_tokens / "metrics.jsonl").size() == 5);  // 5 x 222 is the first to reach 1000
+  CHECK(nlohmann::json::parse(slurp(by_tokens / "resolved.json"))["train"]["micro_batch"] == 6);
+
+  config["train"] = {{"epochs", 0.05}, {"tokens_per_step", 222}, {"eval_every", 0}, {"eval_tokens", 500}};
+  const auto rows = read_metrics(s.train(config, "epochs") / "metrics.jsonl");
+  // 40 KB less a tenth are about 970 windows of 37; a twentieth of them are 48, or 8 steps of 6.
+  CHECK(rows.size() == 8);
+  config["train"]["epochs"] = 0.005;
+  CHECK_THROWS_WITH(s.train(config, "less"), ContainsSubstring("fewer than one step of 6 sequences"));
+}
+
 TEST_CASE("resume without a checkpoint starts afresh; a used folder is refused") {
   const SmallRun s;
   s.train(s.json("fp32"), "run", FolderUse::resume);

@@ -187,6 +187,26 @@ TEST_CASE("max_minutes: a checkpoint and status 3") {
   CHECK(newest_checkpoint(s.dir.path / "run" / "checkpoints").has_value());
 }
 
+TEST_CASE("50 steps in each mode with oneDNN held to AVX2, where it has no BF16 product") {
+  const SmallRun s;
+  std::vector<double> losses;
+  for (const char* mode : {"fp32", "bf16"}) {
+    nlohmann::json config = s.json(mode);
+    config["train"]["steps"] = 50;
+    config["output"]["dir"] = (s.dir.path / mode).string();
+    s.dir.file("c.json", config.dump());
+    const ProgramResult r =
+        run_program(s.dir.path, {"train", "c.json"}, {}, {{"ONEDNN_MAX_CPU_ISA", "AVX2"}});
+    INFO(r.err);
+    REQUIRE(r.status == 0);
+    losses.push_back(read_metrics(s.dir.path / mode / "metrics.jsonl").back().loss);
+  }
+  CHECK(losses[0] < 2.9);
+  CHECK(losses[1] == Approx(losses[0]).epsilon(0.02));
+  const std::string described = slurp(s.dir.path / "bf16" / "run.json");
+  CHECK(described.find("bf16 operands widened, onednn f32") != std::string::npos);
+}
+
 TEST_CASE("bytes of any language go through pack, train and generate") {
   const SmallRun s;
   std::string spanish;
