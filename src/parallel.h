@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 
 namespace octavo {
 
@@ -25,12 +26,44 @@ inline Blocks row_blocks(std::int64_t rows) {
   return {rows, std::max<std::int64_t>(16, (rows + 63) / 64)};
 }
 
-/// Runs body(begin, end) for each block, on all threads. The body must not throw.
+/// No exception may leave an OpenMP region, not even for want of scratch memory: the first one is kept, and
+/// rethrown behind the region.
+class FirstError {
+ public:
+  template <class Body>
+  void guard(Body&& body) {
+    try {
+      body();
+    } catch (...) {
+#pragma omp critical(octavo_first_error)
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::exception_ptr error_;
+};
+
+/// Runs body(begin, end) for each block, on all threads.
 template <class Body>
 void parallel_blocks(Blocks blocks, Body body) {
   const std::int64_t count = blocks.count();
+  FirstError error;
 #pragma omp parallel for schedule(static) if (count > 1)
-  for (std::int64_t b = 0; b < count; ++b) body(blocks.begin(b), blocks.end(b));
+  for (std::int64_t b = 0; b < count; ++b) error.guard([&] { body(blocks.begin(b), blocks.end(b)); });
+  error.rethrow();
+}
+
+/// Runs body(task) for tasks [0, count) whose costs differ: whichever thread is free takes the next one.
+template <class Body>
+void parallel_tasks(std::int64_t count, Body body) {
+  FirstError error;
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::int64_t task = 0; task < count; ++task) error.guard([&] { body(task); });
+  error.rethrow();
 }
 
 }  // namespace octavo

@@ -11,6 +11,7 @@
 #include "cpu/attention_tiles.h"
 #include "cpu/operators.h"
 #include "cpu/scratch.h"
+#include "parallel.h"
 
 namespace octavo::cpu {
 
@@ -218,8 +219,7 @@ void backward(const AttentionBackward& op) {
   const float* lse = op.lse.as<float>();
   const std::size_t room = std::max(BackwardBuffers<false>(nullptr, positions, D, drops).used,
                                     BackwardBuffers<true>(nullptr, positions, D, drops).used);
-#pragma omp parallel for schedule(dynamic, 1)
-  for (std::int64_t task = 0; task < B * Hkv; ++task) {
+  parallel_tasks(B * Hkv, [&](std::int64_t task) {
     static thread_local Scratch scratch;
     const std::int64_t sequence = task / Hkv, kv_head = task % Hkv, head = kv_head * group;
     const T *packed = qkv + sequence * positions * width, *o = out + sequence * positions * H * D;
@@ -242,7 +242,7 @@ void backward(const AttentionBackward& op) {
                          .first_head = head,
                          .sequence = sequence},
         scratch.get<float>(room));
-  }
+  });
 }
 
 }  // namespace

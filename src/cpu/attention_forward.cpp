@@ -9,6 +9,7 @@
 #include "cpu/attention_tiles.h"
 #include "cpu/operators.h"
 #include "cpu/scratch.h"
+#include "parallel.h"
 
 namespace octavo::cpu {
 
@@ -186,8 +187,7 @@ void forward(const AttentionForward& op) {
   // The larger of what both forms of the kernel take.
   const std::size_t room = std::max(ForwardBuffers<false>(nullptr, positions, D, drops).used,
                                     ForwardBuffers<true>(nullptr, positions, D, drops).used);
-#pragma omp parallel for schedule(dynamic, 1)
-  for (std::int64_t task = 0; task < B * H; ++task) {
+  parallel_tasks(B * H, [&](std::int64_t task) {
     static thread_local Scratch scratch;
     const std::int64_t sequence = task / H, head = task % H, kv_head = head / (H / Hkv);
     const T* first = qkv + sequence * positions * width;
@@ -205,7 +205,7 @@ void forward(const AttentionForward& op) {
                        .mask = mask,
                        .sample = mask.active() ? mask.sample(sequence) : 0},
         scratch.get<float>(room));
-  }
+  });
 }
 
 }  // namespace

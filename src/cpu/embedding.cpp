@@ -107,12 +107,12 @@ void embedding_backward(const EmbeddingBackward& op) {
     const T* dx = op.dx.as<T>();
     const DropoutMask mask(op.dropout);
     // A token's share of the batch differs from token to token, hence dynamic; a run is one thread's alone.
-#pragma omp parallel for schedule(dynamic)
-    for (std::int64_t run = 0; run < count; ++run)
+    parallel_tasks(count, [&](std::int64_t run) {
       for (std::uint64_t i = runs[run]; i < runs[run + 1]; ++i)
         dispatch<AddRow<T>>(dx, dwte + static_cast<std::int64_t>(order[i] >> 32) * columns,
                             static_cast<std::int64_t>(order[i] & 0xffffffffu), positions, columns, mask,
                             mask_row(mask, columns));
+    });
     parallel_blocks({positions, 16}, [&](std::int64_t begin, std::int64_t end) {
       std::uint8_t* bytes = mask_row(mask, columns);
       for (std::int64_t t = begin; t < end; ++t)

@@ -8,7 +8,6 @@
 // Where oneDNN has no bf16 product for the processor, a block's operands are widened to f32 a piece of the
 // sum at a time, multiplied in f32, and the result is rounded once.
 #include <algorithm>
-#include <exception>
 #include <map>
 #include <omp.h>
 
@@ -188,23 +187,15 @@ void matmul(const Matmul& op) {
       prepared(block).run(a, b, bias, c);
   };
 
-  std::exception_ptr error;
+  FirstError error;
 #pragma omp parallel
   {
     omp_set_num_threads(1);  // of this thread's nested regions: oneDNN is not to share a block
 #pragma omp for schedule(dynamic, 1)
-    for (std::int64_t index = 0; index < grid.count(); ++index) {
-      try {
-        multiply(index);
-      } catch (...) {
-#pragma omp critical(octavo_matmul_error)
-        error = std::current_exception();
-      }
-    }
+    for (std::int64_t index = 0; index < grid.count(); ++index) error.guard([&] { multiply(index); });
   }
-  if (!error) return;
   try {
-    std::rethrow_exception(error);
+    error.rethrow();
   } catch (const dnnl::error& e) {
     fail("oneDNN, product of {} x {} by {} x {} in {}: {} (status {})", whole.m, whole.k, whole.k, whole.n,
          name_of(whole.input), e.message, static_cast<int>(e.status));
