@@ -60,7 +60,6 @@ class RunLoop {
     const Clock::time_point start = Clock::now();
     const std::int64_t steps = plan_.steps;
     RunOutcome outcome{.status = 0, .message = "finished", .peak_memory_gib = 0};
-    bool saved = run_.checkpoint.has_value();  // whether the present state is on disk
     while (trainer_.state().step < steps && outcome.status == 0) {
       const Clock::time_point step_start = Clock::now();
       const StepResult result = trainer_.train_step();
@@ -70,7 +69,6 @@ class RunLoop {
       const bool last = step == steps;
       saved_.train_loss = result.loss;
       saved_.val_loss.reset();
-      saved = false;
 
       const std::int64_t every = config_.train.eval_every;
       const bool improved =
@@ -84,7 +82,6 @@ class RunLoop {
       const bool due = trainer_.state().bad_in_row == 0 && save_every > 0 && step % save_every == 0;
       if (last || outcome.status != 0 || due || (improved && config_.train.keep_best)) {
         save();
-        saved = true;
       }
       // A stop that comes with the last step finds the run finished.
       if (last) outcome = {.status = 0, .message = "finished", .peak_memory_gib = 0};
@@ -92,7 +89,6 @@ class RunLoop {
         console_.warn(
             fmt::format("the run ends with {} steps that were not finite", trainer_.state().bad_in_row));
     }
-    if (!saved) save();  // a run of no steps still leaves its weights
     outcome.peak_memory_gib = static_cast<double>(peak_resident_bytes()) / 0x1p30;
     conclude(outcome, seconds_since(start));
     return outcome;

@@ -278,7 +278,7 @@ ModelShape parse_huggingface_config(const Json& config, const std::string& origi
   shape.layers = read_size(config, "n_layer", origin);
   shape.heads = shape.kv_heads = read_size(config, "n_head", origin);
   shape.vocab = read_size(config, "vocab_size", origin);
-  shape.padded_vocab = (shape.vocab + kVocabPadding - 1) / kVocabPadding * kVocabPadding;
+  shape.padded_vocab = pad_vocab(shape.vocab);
   shape.context = config.contains("n_positions") ? read_size(config, "n_positions", origin)
                                                  : read_size(config, "n_ctx", origin);  // in the oldest files
   const std::int64_t inner = read_size(config, "n_inner", origin, shape.hidden());

@@ -25,6 +25,9 @@ struct ModelShape {
 };
 
 inline constexpr std::int64_t kVocabPadding = 64;  // 50257 -> 50304; whole tiles for the head's products
+inline std::int64_t pad_vocab(std::int64_t vocab) {
+  return (vocab + kVocabPadding - 1) / kVocabPadding * kVocabPadding;
+}
 
 enum class Init : std::uint8_t { normal, residual_normal, zero, one };  // residual: std / sqrt(2 layers)
 

@@ -97,7 +97,6 @@ PreparedRun prepare_run(RunRequest request) {
   std::optional<ModelShape> initial;
   if (model && config.model.init_from) initial = model->shape;
   run.plan = make_run_plan(config, run.data, *run.backend, initial);
-  if (run.initial) run.plan.model.dropout = config.model.dropout;
   if (!run.data.val.empty()) EvaluationWindows(run.data.val, run.plan.model.T, config.train.eval_tokens);
   if (run.checkpoint) {
     check_same_shape(model->shape, run.plan.model.shape, run.checkpoint->folder.string());

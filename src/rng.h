@@ -75,10 +75,6 @@ OCTAVO_HOST_DEVICE inline float dropout_scale(std::uint32_t threshold) {
   return 256.0f / static_cast<float>(256u - threshold);
 }
 
-/// Uniform in [0, 1) with 24 bits.
-OCTAVO_HOST_DEVICE inline float uniform24(std::uint32_t bits) {
-  return static_cast<float>(bits >> 8) * 0x1p-24f;
-}
 /// Uniform in [0, 1) with 53 bits.
 OCTAVO_HOST_DEVICE inline double uniform53(std::uint32_t hi, std::uint32_t lo) {
   return static_cast<double>((static_cast<std::uint64_t>(hi) << 21) ^ (lo >> 11)) * 0x1p-53;

@@ -162,7 +162,7 @@ ModelShape choose_shape(const Config& config, std::int64_t vocab, const std::opt
   s.heads = s.kv_heads = config.model.heads;
   s.context = config.model.context;
   s.vocab = vocab;
-  s.padded_vocab = (vocab + kVocabPadding - 1) / kVocabPadding * kVocabPadding;
+  s.padded_vocab = pad_vocab(vocab);
   s.tied = config.model.tied;
   s.norm_eps = config.model.norm_eps;
   return s;

@@ -56,8 +56,8 @@ RunPlan make_run_plan(const Config& config, const Dataset& dataset, const Backen
 /// The backend a config asks for. Throws RequestError where this build or machine has none.
 std::unique_ptr<Backend> make_backend(const Config& config);
 
-/// Bytes a micro-batch may make the model take here, and the largest number of tokens in it that is worth
-/// having.
+/// The largest divisor of a step's sequences whose model fits into most of what is free; on a CPU, where
+/// larger ones gain nothing, within a bound of tokens.
 std::int64_t choose_micro_batch(const ModelPlan& model, std::int64_t sequences_per_step,
                                 const Backend& backend);
 
