@@ -196,14 +196,6 @@ void write_moments(const fs::path& file, const CheckpointContent& content) {
 
 // --- folders ---
 
-// fsync of a file written by somebody else (the tokenizer).
-void sync_file(const fs::path& file) {
-  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  int error = fd >= 0 && ::fsync(fd) == 0 ? 0 : errno;
-  if (fd >= 0) ::close(fd);
-  if (error != 0) fail("cannot write {}: {}", file.string(), std::strerror(error));
-}
-
 void check_space(const fs::path& checkpoints, const std::string& name, std::uint64_t needed) {
   std::error_code error;
   const fs::space_info space = fs::space(checkpoints, error);
@@ -246,10 +238,8 @@ void write_files(const fs::path& folder, const CheckpointContent& content) {
   write_moments(folder / kOptimizerFile, content);
   if (content.tokenizer != nullptr) content.tokenizer->save(folder.string());
   std::map<std::string, std::uintmax_t> sizes;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    sync_file(entry.path());
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
     sizes[entry.path().filename().string()] = entry.file_size();
-  }
   Json state = state_json(content.state);
   state["files"] = sizes;
   write_json_atomically(folder / kStateFile, state);

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 #include <unistd.h>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
@@ -15,24 +16,7 @@
 #include "error.h"
 
 namespace octavo {
-namespace {
-
 namespace fs = std::filesystem;
-
-/// Writes all bytes; false with errno set on failure.
-bool write_all(int fd, std::string_view content) {
-  while (!content.empty()) {
-    const ssize_t n = ::write(fd, content.data(), content.size());
-    if (n < 0) {
-      if (errno == EINTR) continue;
-      return false;
-    }
-    content.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return true;
-}
-
-}  // namespace
 
 void sync_folder(const fs::path& folder) noexcept {
   const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -41,20 +25,56 @@ void sync_folder(const fs::path& folder) noexcept {
   ::close(fd);
 }
 
-void write_file_atomically(const fs::path& file, std::string_view content) {
-  const fs::path temporary =
-      file.parent_path() / fmt::format(".{}.tmp{}", file.filename().string(), ::getpid());
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) fail("cannot write {}: {}", file.string(), std::strerror(errno));
-  // close() is checked too: network file systems report a full disk only there.
-  int error = write_all(fd, content) && ::fsync(fd) == 0 ? 0 : errno;
-  if (::close(fd) != 0 && error == 0) error = errno;
-  if (error == 0 && ::rename(temporary.c_str(), file.c_str()) != 0) error = errno;
-  if (error != 0) {
-    ::unlink(temporary.c_str());
-    fail("cannot write {}: {}", file.string(), std::strerror(error));
+AtomicFile::AtomicFile(fs::path file)
+    : file_(std::move(file)),
+      temporary_(file_.parent_path() / fmt::format(".{}.tmp{}", file_.filename().string(), ::getpid())) {
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail("cannot write {}: {}", file_.string(), std::strerror(errno));
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::give_up(int error) {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+  ::unlink(temporary_.c_str());
+  fail("cannot write {}: {}", file_.string(), std::strerror(error));
+}
+
+void AtomicFile::write(const void* data, std::size_t bytes) {
+  overwrite(size_, data, bytes);
+  size_ += bytes;
+}
+
+void AtomicFile::overwrite(std::uint64_t offset, const void* data, std::size_t bytes) {
+  const char* p = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::pwrite(fd_, p, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) give_up(errno);
+    p += n;
+    offset += static_cast<std::uint64_t>(n);
+    bytes -= static_cast<std::size_t>(n);
   }
-  sync_folder(file.parent_path());
+}
+
+void AtomicFile::commit() {
+  if (::fsync(fd_) != 0) give_up(errno);
+  // close() is checked too: network file systems report a full disk only there.
+  const int fd = std::exchange(fd_, -1);
+  if (::close(fd) != 0) give_up(errno);
+  if (::rename(temporary_.c_str(), file_.c_str()) != 0) give_up(errno);
+  sync_folder(file_.parent_path());
+}
+
+void write_file_atomically(const fs::path& file, std::string_view content) {
+  AtomicFile out(file);
+  out.write(content.data(), content.size());
+  out.commit();
 }
 
 void write_json_atomically(const fs::path& file, const nlohmann::ordered_json& object) {

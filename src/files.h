@@ -3,6 +3,8 @@
 // disk never leaves half of one.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -14,9 +16,35 @@ namespace octavo {
 /// Version of the layout of the JSON files that Octavo writes; each holds it as "format_version".
 inline constexpr int kFormatVersion = 1;
 
-/// Replaces `file` by `content`, or leaves it as it was: temporary file in the same folder, fsync, rename,
-/// fsync of the folder. The temporary file is removed on failure. Throws RunError naming the file and the
-/// system's reason.
+/// A file written piece by piece that is there whole or not at all: the bytes go into a temporary file in the
+/// same folder, which commit() puts on the disk and into the file's place. Everything that must survive a
+/// power cut is written through it. Each failure is a RunError naming the file and the system's reason.
+class AtomicFile {
+ public:
+  /// Creates the temporary file.
+  explicit AtomicFile(std::filesystem::path file);
+  /// Removes the temporary file unless commit() succeeded; a former file then stays as it was.
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  const std::filesystem::path& path() const { return file_; }
+  /// Appends.
+  void write(const void* data, std::size_t bytes);
+  /// Writes again over bytes that are there from `offset` on: a header that is known only at the end.
+  void overwrite(std::uint64_t offset, const void* data, std::size_t bytes);
+  /// fsync, rename, fsync of the folder. Nothing may be written afterwards.
+  void commit();
+
+ private:
+  [[noreturn]] void give_up(int error);
+
+  std::filesystem::path file_, temporary_;
+  int fd_ = -1;
+  std::uint64_t size_ = 0;
+};
+
+/// Replaces `file` by `content`, or leaves it as it was, as AtomicFile does it.
 void write_file_atomically(const std::filesystem::path& file, std::string_view content);
 
 /// Writes a JSON object atomically, indented by two, with "format_version" as its first key (where it has

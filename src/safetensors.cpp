@@ -2,14 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <limits>
 #include <set>
 #include <stdexcept>
-#include <unistd.h>
-#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -256,53 +252,21 @@ SafetensorsWriter::SafetensorsWriter(fs::path file, const std::vector<TensorSpec
                                      const std::map<std::string, std::string>& metadata)
     : file_(std::move(file)), left_(data_size(tensors)) {
   const std::string header = make_header(tensors, metadata);
-  temporary_ = file_.parent_path() / ("." + file_.filename().string() + ".tmp" + std::to_string(::getpid()));
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail("cannot write {}: {}", file_.string(), std::strerror(errno));
   const std::uint64_t length = header.size();
-  write_all(&length, sizeof length);
-  write_all(header.data(), header.size());
-}
-
-SafetensorsWriter::~SafetensorsWriter() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(temporary_.c_str());
-}
-
-void SafetensorsWriter::give_up(int error) {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-  ::unlink(temporary_.c_str());
-  fail("cannot write {}: {}", file_.string(), std::strerror(error));
-}
-
-void SafetensorsWriter::write_all(const void* data, std::size_t bytes) {
-  const char* p = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = ::write(fd_, p, bytes);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) give_up(errno);
-    p += n;
-    bytes -= static_cast<std::size_t>(n);
-  }
+  file_.write(&length, sizeof length);
+  file_.write(header.data(), header.size());
 }
 
 void SafetensorsWriter::write(const void* data, std::size_t bytes) {
   if (bytes > left_)
-    throw std::logic_error("safetensors: more bytes than the header says, " + file_.string());
-  write_all(data, bytes);
+    throw std::logic_error("safetensors: more bytes than the header says, " + file_.path().string());
+  file_.write(data, bytes);
   left_ -= bytes;
 }
 
 void SafetensorsWriter::finish() {
-  if (left_ != 0) throw std::logic_error("safetensors: bytes missing in " + file_.string());
-  if (::fsync(fd_) != 0) give_up(errno);
-  // close() is checked too: network file systems report a full disk only there.
-  const int fd = std::exchange(fd_, -1);
-  if (::close(fd) != 0) give_up(errno);
-  if (::rename(temporary_.c_str(), file_.c_str()) != 0) give_up(errno);
-  sync_folder(file_.parent_path());
+  if (left_ != 0) throw std::logic_error("safetensors: bytes missing in " + file_.path().string());
+  file_.commit();
 }
 
 std::uint64_t SafetensorsWriter::file_size(const std::vector<TensorSpec>& tensors,

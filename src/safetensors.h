@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "data/input_files.h"
+#include "files.h"
 
 namespace octavo {
 
@@ -67,23 +68,17 @@ struct TensorSpec {
   std::vector<std::int64_t> shape;
 };
 
-/// Writes a safetensors file: into a temporary file beside it, which finish() syncs and renames. So the file
-/// is complete or absent, and an older one stays until then.
+/// Writes a safetensors file, which is complete or absent; an older one stays until finish().
 class SafetensorsWriter {
  public:
-  /// Creates the temporary file and writes the header. Throws RunError naming the file and the system's
-  /// reason.
+  /// Writes the header. Throws RunError naming the file and the system's reason.
   SafetensorsWriter(std::filesystem::path file, const std::vector<TensorSpec>& tensors,
                     const std::map<std::string, std::string>& metadata);
-  /// Removes the temporary file unless finish() succeeded.
-  ~SafetensorsWriter();
-  SafetensorsWriter(const SafetensorsWriter&) = delete;
-  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
   /// The next bytes of the tensors, in the order of the specs; any split. Throws RunError.
   void write(const void* data, std::size_t bytes);
-  /// All bytes are written: sync, rename, sync of the folder. Throws RunError; std::logic_error where bytes
-  /// are missing.
+  /// All bytes are written: the file is put into its place. Throws RunError; std::logic_error where bytes are
+  /// missing.
   void finish();
 
   /// Size of the file that these tensors give, in bytes.
@@ -91,11 +86,7 @@ class SafetensorsWriter {
                                  const std::map<std::string, std::string>& metadata);
 
  private:
-  void write_all(const void* data, std::size_t bytes);
-  [[noreturn]] void give_up(int error);
-
-  std::filesystem::path file_, temporary_;
-  int fd_ = -1;
+  AtomicFile file_;
   std::uint64_t left_ = 0;  // bytes still to come
 };
 

@@ -156,10 +156,23 @@ TEST_CASE("pack: wrong requests are refused and leave nothing behind") {
              ContainsSubstring("data pack: " + (dir.path / "in").string() + " is a folder"));
 }
 
-TEST_CASE("pack: a disk that fills up leaves nothing behind") {
+TEST_CASE("pack: a disk that fills up is named, with the file, and nothing is left behind") {
   const testing::TempDir dir;
-  const std::string text = dir.file("in/a.txt", std::string(100000, 'x'));
-  const testing::FileSizeLimit limit(8192);
-  CHECK_THROWS_AS(pack_text({{text}, (dir.path / "out").string(), "bytes", 1000000, 0}, quiet), RunError);
-  CHECK(entries(dir.path) == 1);
+  const std::string text = dir.file("in/a.txt", std::string(3000, 'x'));
+  const std::string out = (dir.path / "new" / "folders" / "out").string();
+  // Not even a header fits; a header does; shards do, but not the tokenizer.
+  for (const auto& [bytes, file] : {std::pair<rlim_t, std::string>{0, "train_000000.bin"},
+                                    {2000, "train_000000.bin"},
+                                    {3100, "tokenizer.json"}}) {
+    std::string message;
+    try {
+      const testing::FileSizeLimit limit(bytes);
+      pack_text({{text}, out, "bytes", 1001, 0}, quiet);
+    } catch (const RunError& error) {
+      message = error.what();
+    }
+    CHECK_THAT(message, Catch::Matchers::StartsWith("cannot write " + out + ".partial-") &&
+                            Catch::Matchers::EndsWith("/" + file + ": File too large"));
+    CHECK(entries(dir.path) == 1);
+  }
 }

@@ -54,7 +54,6 @@ int export_model(const Arguments& arguments) {
     written += std::string(", ") + name;
   }
   out.publish();
-  sync_folder(fs::absolute(arguments.folder).parent_path());
   const std::string step = model.state ? fmt::format(" (step {})", model.state->step) : "";
   fmt::print("{}: {} parameters of {}{}: {}\n", arguments.folder, table.count(), model.folder.string(), step,
              written);

@@ -13,6 +13,9 @@ namespace octavo {
 
 inline constexpr const char* kDatasetFile = "dataset.json";
 
+/// Most tokens that a shard's header can count (a signed 32-bit integer for other readers).
+inline constexpr std::int64_t kMaxShardTokens = INT32_MAX;
+
 struct DatasetShard {
   std::string name;  // file beside dataset.json
   std::int64_t tokens = 0;

@@ -14,10 +14,9 @@ namespace octavo {
 
 namespace {
 
-void write_bytes(std::ofstream& out, const void* data, std::size_t bytes, const std::string& name) {
-  out.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
-  if (!out) fail("{}: cannot be written (is the disk full?)", name);
-}
+constexpr std::size_t kPendingBytes = 1 << 20;
+
+using Header = std::array<std::int32_t, kShardHeaderBytes / 4>;
 
 }  // namespace
 
@@ -33,27 +32,39 @@ ShardWriter::ShardWriter(const NewFolder& folder, std::string prefix, std::int64
   }
 }
 
-void ShardWriter::write_header(std::int64_t tokens) {
-  std::array<std::int32_t, kShardHeaderBytes / 4> header{};
-  header[0] = wide_ ? kShard32Magic : kShard16Magic;
-  header[1] = wide_ ? kShard32Version : kShard16Version;
-  header[2] = static_cast<std::int32_t>(tokens);
-  write_bytes(out_, header.data(), kShardHeaderBytes, shards_.back().name);
-}
-
 void ShardWriter::open_shard() {
   shards_.push_back({fmt::format("{}_{:06}.bin", prefix_, shards_.size()), 0, ""});
-  out_.open(folder_.file(shards_.back().name), std::ios::binary | std::ios::trunc);
-  write_header(0);
+  out_.emplace(folder_.file(shards_.back().name));
+  const Header room{};
+  out_->write(room.data(), kShardHeaderBytes);
 }
 
 void ShardWriter::close_shard() {
   DatasetShard& shard = shards_.back();
-  out_.seekp(0);
-  write_header(shard.tokens);
-  out_.close();
-  if (!out_) fail("{}: cannot be written (is the disk full?)", shard.name);
+  flush();
+  Header header{};
+  header[0] = wide_ ? kShard32Magic : kShard16Magic;
+  header[1] = wide_ ? kShard32Version : kShard16Version;
+  header[2] = static_cast<std::int32_t>(shard.tokens);
+  out_->overwrite(0, header.data(), kShardHeaderBytes);
+  out_->commit();
+  out_.reset();
   shard.sha256 = sha256_file(folder_.file(shard.name));
+}
+
+void ShardWriter::add(const void* data, std::size_t bytes) {
+  if (bytes >= kPendingBytes) {
+    flush();
+    return out_->write(data, bytes);
+  }
+  const char* from = static_cast<const char*>(data);
+  pending_.insert(pending_.end(), from, from + bytes);
+  if (pending_.size() >= kPendingBytes) flush();
+}
+
+void ShardWriter::flush() {
+  out_->write(pending_.data(), pending_.size());
+  pending_.clear();
 }
 
 void ShardWriter::append(std::span<const std::int32_t> ids) {
@@ -64,14 +75,14 @@ void ShardWriter::append(std::span<const std::int32_t> ids) {
     ++counts_[static_cast<std::size_t>(id)];
   }
   while (!ids.empty()) {
-    if (!out_.is_open()) open_shard();
+    if (!out_) open_shard();
     DatasetShard& shard = shards_.back();
     const std::size_t n = std::min(ids.size(), static_cast<std::size_t>(shard_tokens_ - shard.tokens));
     if (wide_) {
-      write_bytes(out_, ids.data(), 4 * n, shard.name);
+      add(ids.data(), 4 * n);
     } else {
       narrow_.assign(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(n));
-      write_bytes(out_, narrow_.data(), 2 * n, shard.name);
+      add(narrow_.data(), 2 * n);
     }
     shard.tokens += static_cast<std::int64_t>(n);
     tokens_ += static_cast<std::int64_t>(n);
@@ -81,7 +92,7 @@ void ShardWriter::append(std::span<const std::int32_t> ids) {
 }
 
 std::vector<DatasetShard> ShardWriter::finish() {
-  if (out_.is_open()) close_shard();
+  if (out_) close_shard();
   return shards_;
 }
 

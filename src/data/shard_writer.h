@@ -2,18 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "data/dataset_json.h"
 #include "data/output_folder.h"
+#include "files.h"
 
 namespace octavo {
-
-/// Most tokens that a shard's header can count (a signed 32-bit integer for other readers).
-inline constexpr std::int64_t kMaxShardTokens = INT32_MAX;
 
 class ShardWriter {
  public:
@@ -32,14 +30,16 @@ class ShardWriter {
  private:
   void open_shard();
   void close_shard();
-  void write_header(std::int64_t tokens);
+  void add(const void* data, std::size_t bytes);
+  void flush();
 
   const NewFolder& folder_;
   std::string prefix_;
   bool wide_;
   std::int64_t shard_tokens_;
-  std::ofstream out_;
-  std::vector<DatasetShard> shards_;  // the last one is open while out_ is
+  std::optional<AtomicFile> out_;
+  std::vector<char> pending_;         // not yet in out_: documents may be short
+  std::vector<DatasetShard> shards_;  // the last one is open while out_ is there
   std::vector<std::int64_t> counts_;
   std::vector<std::uint16_t> narrow_;
   std::int64_t tokens_ = 0;
