@@ -220,6 +220,13 @@ std::string key_excerpt(std::string_view key) {
   return plain ? std::string(key) : json_excerpt(Json(std::string(key)));
 }
 
+Json parse_foreign_json(std::string_view text, const std::string& origin) {
+  std::vector<std::string> faults;
+  std::optional<Json> tree = parse_json_text(text, origin, Comments::refused, faults);
+  if (!faults.empty()) refuse("{}", faults.front());
+  return std::move(*tree);
+}
+
 Json parse_json_with_comments(std::string_view text, const std::string& origin) {
   std::vector<std::string> faults;
   std::optional<Json> tree = parse_json_text(text, origin, Comments::allowed, faults);

@@ -23,4 +23,7 @@ std::optional<nlohmann::ordered_json> parse_json_text(std::string_view text, con
 /// A key as it stands in a message: as it is where it is plain, else as an ASCII JSON string.
 std::string key_excerpt(std::string_view key);
 
+/// The tree of a file of another program, by parse_json_text(). Throws RequestError with the first fault.
+nlohmann::ordered_json parse_foreign_json(std::string_view text, const std::string& origin);
+
 }  // namespace octavo

@@ -5,6 +5,7 @@
 #include "files.h"
 #include "refusal.h"
 #include "temp_dir.h"
+#include "wrong_types.h"
 
 using namespace octavo;
 using nlohmann::ordered_json;
@@ -85,12 +86,39 @@ TEST_CASE("dataset.json: wrong keys are named with what is allowed") {
   CHECK(refused([](auto& j) { j["tokenizer"]["kind"] = "words"; }) ==
         "tokenizer.kind is \"words\"; allowed: \"bytes\", \"bpe\", \"none\"");
   CHECK(refused([](auto& j) { j["entropy_rate"] = "low"; }) ==
-        "entropy_rate is \"low\"; allowed: a number or null");
+        "entropy_rate is \"low\"; allowed: a number from 0 on, or null");
   CHECK(refused([](auto& j) { j["train"]["files"][1]["tokens"] = -4; }) ==
-        "train.files[1].tokens is -4; allowed: an integer from 1 to 9223372036854775807");
+        "train.files[1].tokens is -4; allowed: an integer from 1 to 2147483647");
+  CHECK(refused([](auto& j) { j["train"]["files"][1]["name"] = "a/b"; }) ==
+        "train.files[1].name is \"a/b\"; allowed: a file's name");
+  CHECK(refused([](auto& j) { j["tokenizer"]["sha256"] = "f\n"; }) ==
+        "tokenizer.sha256 is \"f\\n\"; allowed: hexadecimal digits");
+  CHECK(refused([](auto& j) { j["train"]["files"] = {1}; }) == "train.files[0] is 1; allowed: an object");
   CHECK(refused([](auto& j) { j["train"]["tokens"] = 15; }) ==
         "train.tokens is 15; allowed: 14, the sum over its files");
-  CHECK(refused([](auto& j) { j["val"] = 3; }) == "val. is 3; allowed: an object");
+  CHECK(refused([](auto& j) { j["val"] = 3; }) == "val is 3; allowed: an object");
   dir.file("dataset.json", "{\"octavo\"");
-  CHECK_THAT(testing::refusal([&] { read_dataset_json(file); }), ContainsSubstring("dataset.json: not JSON"));
+  CHECK(testing::refusal([&] { read_dataset_json(file); }) ==
+        file + " line 1, column 9: found end of input; allowed: ':'");
+  dir.file("dataset.json", "{\"octavo\": 1, \"vocab\": 1,\n\"vocab\": 2}");
+  CHECK(testing::refusal([&] { read_dataset_json(file); }) ==
+        "vocab in " + file + " line 2: found a second time; allowed: each key once");
+}
+
+TEST_CASE("dataset.json: a wrong type anywhere is refused in one line, but in what is for the reader") {
+  const testing::TempDir dir;
+  const std::string file = (dir.path / "dataset.json").string();
+  write_dataset_json(example(), file);
+  ordered_json json = ordered_json::parse(read_whole_file(file));
+  testing::for_each_wrong_type(json, [&](const std::string& place) {
+    dir.file("dataset.json", json.dump());
+    const std::string message = testing::refusal([&] { read_dataset_json(file); });
+    INFO(place << ": " << message);
+    if (message == "NOT REFUSED")
+      CHECK((place.starts_with(".made_by") || place.starts_with(".octavo") || place.ends_with("= null") ||
+             place.starts_with(" =") || place.ends_with("entropy = number") ||
+             place.ends_with("entropy_rate = number")));
+    else
+      CHECK(message.starts_with(file + ": "));
+  });
 }

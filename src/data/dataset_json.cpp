@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "data/tokens.h"
 #include "error.h"
 #include "files.h"
+#include "json_text.h"
 
 namespace octavo {
 
@@ -39,9 +39,7 @@ ordered_json value_or_null(const std::optional<T>& value) {
 class Keys {
  public:
   Keys(const ordered_json& object, std::string file, std::string path)
-      : object_(object), file_(std::move(file)), path_(std::move(path)) {
-    if (!object_.is_object()) wrong("", object_, "an object");
-  }
+      : object_(object), file_(std::move(file)), path_(std::move(path)) {}
 
   const ordered_json& value(const std::string& key) const {
     const auto it = object_.find(key);
@@ -49,10 +47,26 @@ class Keys {
       refuse("{}: {}{} is missing; allowed: what octavo data writes", file_, path_, key);
     return *it;
   }
-  Keys object(const std::string& key) const { return {value(key), file_, path_ + key + "."}; }
+  Keys object(const std::string& key) const {
+    if (!value(key).is_object()) wrong(key, value(key), "an object");
+    return {value(key), file_, path_ + key + "."};
+  }
   std::string text(const std::string& key) const {
     if (!value(key).is_string()) wrong(key, value(key), "a string");
     return value(key).get<std::string>();
+  }
+  // Of a file beside this one.
+  std::string file_name(const std::string& key) const {
+    const std::string name = text(key);
+    const auto odd = [](unsigned char c) { return c < ' ' || c == '/' || c == 0x7f; };
+    if (name.empty() || std::any_of(name.begin(), name.end(), odd)) wrong(key, name, "a file's name");
+    return name;
+  }
+  std::string sha256(const std::string& key) const {
+    const std::string digest = text(key);
+    if (digest.empty() || digest.find_first_not_of("0123456789abcdef") != std::string::npos)
+      wrong(key, digest, "hexadecimal digits");
+    return digest;
   }
   std::int64_t integer(const std::string& key, std::int64_t low, std::int64_t high) const {
     const ordered_json& v = value(key);
@@ -61,17 +75,21 @@ class Keys {
     }
     return v.get<std::int64_t>();
   }
-  std::optional<double> number(const std::string& key) const {
-    if (value(key).is_null()) return std::nullopt;
-    if (!value(key).is_number()) wrong(key, value(key), "a number or null");
-    return value(key).get<double>();
+  std::optional<double> entropy(const std::string& key) const {
+    const ordered_json& v = value(key);
+    if (v.is_null()) return std::nullopt;
+    if (!v.is_number() || v.get<double>() < 0) wrong(key, v, "a number from 0 on, or null");
+    return v.get<double>();
   }
   std::vector<DatasetShard> shards() const {
     if (!value("files").is_array()) wrong("files", value("files"), "an array");
     std::vector<DatasetShard> list;
     for (const ordered_json& entry : value("files")) {
-      const Keys keys(entry, file_, fmt::format("{}files[{}].", path_, list.size()));
-      list.push_back({keys.text("name"), keys.integer("tokens", 1, INT64_MAX), keys.text("sha256")});
+      const std::string key = fmt::format("files[{}]", list.size());
+      if (!entry.is_object()) wrong(key, entry, "an object");
+      const Keys keys(entry, file_, path_ + key + ".");
+      list.push_back(
+          {keys.file_name("name"), keys.integer("tokens", 1, kMaxShardTokens), keys.sha256("sha256")});
     }
     if (const std::int64_t stated = integer("tokens", 0, INT64_MAX); stated != total(list)) {
       wrong("tokens", stated, fmt::format("{}, the sum over its files", total(list)));
@@ -80,7 +98,7 @@ class Keys {
   }
   [[noreturn]] void wrong(const std::string& key, const ordered_json& found,
                           const std::string& allowed) const {
-    refuse("{}: {}{} is {}; allowed: {}", file_, path_, key, found.dump(), allowed);
+    refuse("{}: {}{} is {}; allowed: {}", file_, path_, key, json_excerpt(found), allowed);
   }
 
  private:
@@ -120,12 +138,7 @@ void write_dataset_json(const DatasetDescription& d, const std::string& file) {
 std::optional<DatasetDescription> read_dataset_json(const std::string& file) {
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored)) return std::nullopt;
-  ordered_json json;
-  try {
-    json = ordered_json::parse(read_whole_file(file));
-  } catch (const nlohmann::json::exception& e) {
-    refuse("{}: not JSON: {}; allowed: what octavo data writes", file, e.what());
-  }
+  const ordered_json json = parse_foreign_json(read_whole_file(file), file);
   if (!json.is_object() || !json.contains("octavo")) return std::nullopt;
   const Keys keys(json, file, "");
   keys.integer("format_version", kFormatVersion, kFormatVersion);
@@ -135,12 +148,12 @@ std::optional<DatasetDescription> read_dataset_json(const std::string& file) {
   if (d.tokenizer_kind != "bytes" && d.tokenizer_kind != "bpe" && d.tokenizer_kind != "none") {
     tokenizer.wrong("kind", d.tokenizer_kind, "\"bytes\", \"bpe\", \"none\"");
   }
-  if (d.tokenizer_kind != "none") d.tokenizer_hash = tokenizer.text("sha256");
+  if (d.tokenizer_kind != "none") d.tokenizer_hash = tokenizer.sha256("sha256");
   d.vocab = keys.integer("vocab", 1, kMaxVocab);
   if (!keys.value("eot").is_null()) d.eot = static_cast<std::int32_t>(keys.integer("eot", 0, d.vocab - 1));
   d.documents = keys.integer("documents", 0, INT64_MAX);
-  d.entropy_rate = keys.number("entropy_rate");
-  d.unigram_entropy = keys.number("unigram_entropy");
+  d.entropy_rate = keys.entropy("entropy_rate");
+  d.unigram_entropy = keys.entropy("unigram_entropy");
   d.train = keys.object("train").shards();
   d.val = keys.object("val").shards();
   d.made_by = keys.value("made_by");

@@ -125,16 +125,19 @@ const std::string& bytes_identity() {
 struct Tokenizer::Regex {
   pcre2_code* code = nullptr;
 
-  explicit Regex(const std::string& pattern) {
+  Regex(const std::string& pattern, const std::string& origin) {
     int error = 0;
     PCRE2_SIZE at = 0;
-    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP,
-                         &error, &at, nullptr);
+    // \C would split characters, and what is left of one is no valid text to go on with.
+    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                         PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at, nullptr);
     if (code == nullptr) {
       std::array<PCRE2_UCHAR, 256> text{};
       pcre2_get_error_message(error, text.data(), text.size());
-      refuse("tokenizer's pre_tokenizer.pattern: {} at character {}; allowed: a regular expression of PCRE2",
-             reinterpret_cast<const char*>(text.data()), at);
+      refuse(
+          "{}: pre_tokenizer.pretokenizers[0].pattern.Regex is {}: {} at character {}; allowed: a regular "
+          "expression of PCRE2",
+          origin, json_excerpt(pattern), reinterpret_cast<const char*>(text.data()), at);
     }
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where it cannot, pcre2_match() interprets
   }
@@ -163,7 +166,7 @@ Tokenizer::Tokenizer(TokenizerSpec spec) : spec_(std::move(spec)), hash_(identit
       return spec_.added[a].content.size() > spec_.added[b].content.size();
     });
   }
-  if (!spec_.pattern.empty()) regex_ = std::make_unique<Regex>(spec_.pattern);
+  if (!spec_.pattern.empty()) regex_ = std::make_unique<Regex>(spec_.pattern, spec_.origin);
 }
 
 Tokenizer::~Tokenizer() = default;
@@ -235,7 +238,7 @@ void Tokenizer::encode_pieces(std::string_view text, std::vector<std::int32_t>& 
     const int rc = pcre2_match(regex_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), done,
                                PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, match.get(), nullptr);
     if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
-      fail("tokenizer: PCRE2 error {} while splitting text at byte {}", rc, done);
+      fail("{}: PCRE2 error {} while splitting text at byte {}", spec_.origin, rc, done);
     }
     // Text between matches is a piece too ("isolated" splitting keeps what the pattern does not name).
     const std::size_t from = rc < 0 ? text.size() : range[0];

@@ -35,7 +35,8 @@ struct TokenizerSpec {
   std::string pattern;              // pre-tokenizer (PCRE2 syntax); empty: text is not split
   bool whole_pieces_first = false;  // a piece that is in the vocabulary is taken whole ("ignore_merges")
   std::int32_t eot = -1;
-  std::string json;  // the file's text: what save() writes
+  std::string json;    // the file's text: what save() writes
+  std::string origin;  // names the file in messages
 };
 
 class Tokenizer {

@@ -12,14 +12,16 @@
 #include <nlohmann/json.hpp>
 
 #include "data/tokenizer.h"
+#include "data/tokens.h"
 #include "error.h"
 #include "files.h"
+#include "json_text.h"
 
 namespace octavo {
 
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 // GPT-2's splitting. White space is spelled out: PCRE2's \s would also take U+180E, which Unicode has not
 // counted as white space since version 6.3.
@@ -36,22 +38,19 @@ constexpr std::array<std::string_view, 5> kEndOfText{"<|endoftext|>", "<|end_of_
 
 class Reader {
  public:
-  Reader(const std::string& text, std::string origin) : origin_(std::move(origin)) {
-    try {
-      root_ = json::parse(text);
-    } catch (const json::exception& e) {
-      refuse("{}: not JSON: {}; allowed: a Hugging Face tokenizer.json", origin_, e.what());
-    }
+  Reader(const std::string& text, std::string origin)
+      : origin_(std::move(origin)), root_(parse_foreign_json(text, origin_)) {
     if (!root_.is_object() || !root_.contains("model")) {
       refuse("{}: has no \"model\"; allowed: a Hugging Face tokenizer.json", origin_);
     }
     spec_.json = text;
+    spec_.origin = origin_;
   }
 
   TokenizerSpec read() {
     nothing("normalizer");
     read_pre_tokenizer(at(root_, "pre_tokenizer"));
-    if (const json& decoder = at(root_, "decoder"); !decoder.is_null() && type_of(decoder) != "ByteLevel") {
+    if (const Json& decoder = at(root_, "decoder"); !decoder.is_null() && type_of(decoder) != "ByteLevel") {
       unsupported("decoder.type", type_of(decoder), "ByteLevel");
     }
     read_model(at(root_, "model"));
@@ -70,103 +69,114 @@ class Reader {
   }
 
  private:
+  // A feature that would change ids.
   [[noreturn]] void unsupported(std::string_view key, const std::string& found,
                                 std::string_view allowed) const {
     refuse("{}: {} = {} is not supported; allowed: {}", origin_, key, found, allowed);
   }
+  // A value that no tokenizer.json has.
+  [[noreturn]] void wrong(std::string_view key, const Json& found, std::string_view allowed) const {
+    refuse("{}: {} is {}; allowed: {}", origin_, key, json_excerpt(found), allowed);
+  }
 
   // The value of a key, null where it is missing.
-  static const json& at(const json& object, const char* key) {
-    static const json null;
+  static const Json& at(const Json& object, const char* key) {
+    static const Json null;
     if (!object.is_object()) return null;
     const auto it = object.find(key);
     return it == object.end() ? null : *it;
   }
-  static bool flag(const json& object, const char* key, bool otherwise) {
-    const json& value = at(object, key);
-    return value.is_boolean() ? value.get<bool>() : otherwise;
+  bool flag(const Json& object, const std::string& path, const char* key, bool otherwise) const {
+    const Json& value = at(object, key);
+    if (value.is_null()) return otherwise;
+    if (!value.is_boolean()) wrong(path + "." + key, value, "true or false");
+    return value.get<bool>();
   }
-  static std::string type_of(const json& object) {
-    const json& type = at(object, "type");
-    return type.is_string() ? type.get<std::string>() : object.dump();
+  static std::string type_of(const Json& object) {
+    const Json& type = at(object, "type");
+    return type.is_string() ? key_excerpt(type.get_ref<const std::string&>()) : json_excerpt(object);
   }
   void nothing(const char* key) const {
     if (!at(root_, key).is_null()) unsupported(std::string(key) + ".type", type_of(at(root_, key)), "null");
   }
 
-  void read_pre_tokenizer(const json& pre) {
+  void read_pre_tokenizer(const Json& pre) {
     const std::string type = type_of(pre);
     if (type == "ByteLevel") {
       read_byte_level(pre, "pre_tokenizer", true);
       return;
     }
     // Llama 3: a Split by a pattern of its own, then ByteLevel as mere spelling of bytes.
-    const json& parts = at(pre, "pretokenizers");
+    const Json& parts = at(pre, "pretokenizers");
     if (type != "Sequence" || !parts.is_array() || parts.size() != 2 || type_of(parts[0]) != "Split" ||
         type_of(parts[1]) != "ByteLevel") {
       unsupported("pre_tokenizer.type", type, "ByteLevel, or a Sequence of Split and ByteLevel");
     }
-    const json& split = parts[0];
-    const json& pattern = at(at(split, "pattern"), "Regex");
+    const Json& split = parts[0];
+    const Json& pattern = at(at(split, "pattern"), "Regex");
     if (!pattern.is_string() || pattern.get_ref<const std::string&>().empty()) {
-      unsupported("pre_tokenizer.pretokenizers[0].pattern", at(split, "pattern").dump(), "{\"Regex\": ...}");
+      unsupported("pre_tokenizer.pretokenizers[0].pattern", json_excerpt(at(split, "pattern")),
+                  "{\"Regex\": ...}");
     }
-    if (at(split, "behavior") != "Isolated" || flag(split, "invert", false)) {
-      unsupported(
-          "pre_tokenizer.pretokenizers[0]",
-          fmt::format("behavior {}, invert {}", at(split, "behavior").dump(), at(split, "invert").dump()),
-          "behavior \"Isolated\", invert false");
+    const std::string path = "pre_tokenizer.pretokenizers[0]";
+    if (at(split, "behavior") != "Isolated") {
+      unsupported(path + ".behavior", json_excerpt(at(split, "behavior")), "\"Isolated\"");
     }
+    if (flag(split, path, "invert", false)) unsupported(path + ".invert", "true", "false");
     spec_.pattern = pattern.get<std::string>();
     read_byte_level(parts[1], "pre_tokenizer.pretokenizers[1]", false);
   }
 
-  void read_byte_level(const json& byte_level, const std::string& key, bool regex_allowed) {
-    if (flag(byte_level, "add_prefix_space", true)) {
+  void read_byte_level(const Json& byte_level, const std::string& key, bool regex_allowed) {
+    if (flag(byte_level, key, "add_prefix_space", true)) {
       unsupported(key + ".add_prefix_space", "true", "false (the text could not be restored)");
     }
-    const bool use_regex = flag(byte_level, "use_regex", true);
+    const bool use_regex = flag(byte_level, key, "use_regex", true);
     if (use_regex && !regex_allowed) unsupported(key + ".use_regex", "true", "false behind a Split");
     if (use_regex) spec_.pattern = gpt2_pattern();
   }
 
-  void read_model(const json& model) {
+  void read_model(const Json& model) {
     if (type_of(model) != "BPE" && !at(model, "type").is_null()) {
       unsupported("model.type", type_of(model), "BPE");
     }
-    if (const json& dropout = at(model, "dropout"); dropout.is_number() && dropout.get<double>() != 0) {
-      unsupported("model.dropout", dropout.dump(), "null");
+    if (const Json& dropout = at(model, "dropout"); !dropout.is_null() && dropout != 0) {
+      unsupported("model.dropout", json_excerpt(dropout), "null");
     }
     for (const char* const key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-      const json& affix = at(model, key);
-      if (affix.is_string() && !affix.get_ref<const std::string&>().empty()) {
-        unsupported(std::string("model.") + key, affix.dump(), "null");
+      const Json& affix = at(model, key);
+      if (!affix.is_null() && affix != "") {
+        unsupported(std::string("model.") + key, json_excerpt(affix), "null");
       }
     }
-    spec_.whole_pieces_first = flag(model, "ignore_merges", false);
+    spec_.whole_pieces_first = flag(model, "model", "ignore_merges", false);
     read_vocab(at(model, "vocab"));
     read_merges(at(model, "merges"));
   }
 
-  // Reads an id and makes room for it. Ids are dense in practice; a gap stays an id that no text uses.
-  std::size_t id_of(const json& value, const std::string& key) {
-    constexpr std::int64_t kLimit = 1 << 24;
-    if (!value.is_number_integer() || value.get<std::int64_t>() < 0 || value.get<std::int64_t>() >= kLimit) {
-      refuse("{}: id of {} is {}; allowed: an integer from 0 to {}", origin_, key, value.dump(), kLimit - 1);
+  // Reads an id and makes room for it; `key()` names it in messages. Ids are dense in practice; a gap stays
+  // an id that no text uses.
+  template <typename Key>
+  std::size_t id_of(const Json& value, const Key& key) {
+    // As int64 an id beyond its range is negative.
+    if (!value.is_number_integer() || value.get<std::int64_t>() < 0 ||
+        value.get<std::int64_t>() >= kMaxVocab) {
+      wrong(key(), value, fmt::format("an integer from 0 to {}", kMaxVocab - 1));
     }
     const std::size_t id = value.get<std::size_t>();
     if (id >= spec_.bytes.size()) spec_.bytes.resize(id + 1);
     return id;
   }
 
-  void read_vocab(const json& vocab) {
-    if (!vocab.is_object()) refuse("{}: model.vocab is {}; allowed: an object", origin_, vocab.type_name());
+  void read_vocab(const Json& vocab) {
+    if (!vocab.is_object()) wrong("model.vocab", vocab, "an object");
     std::unordered_map<std::string_view, char> byte_of;
     for (std::size_t b = 0; b < 256; ++b) byte_of.emplace(byte_alphabet()[b], static_cast<char>(b));
     for (const auto& [token, value] : vocab.items()) {
-      const std::size_t id = id_of(value, json(token).dump());
-      if (token.empty()) refuse("{}: model.vocab holds an empty token (id {})", origin_, id);
-      if (!spec_.bytes[id].empty()) refuse("{}: model.vocab gives id {} to two tokens", origin_, id);
+      const auto key = [&token = token] { return fmt::format("model.vocab[{}]", json_excerpt(token)); };
+      const std::size_t id = id_of(value, key);
+      if (token.empty()) wrong(key(), value, "no empty token");
+      if (!spec_.bytes[id].empty()) wrong(key(), value, "an id that no other token has");
       ids_.emplace(token, static_cast<std::int32_t>(id));
       std::string bytes;
       std::size_t i = 0;
@@ -194,16 +204,17 @@ class Reader {
   std::int32_t merge_part(const std::string& part, std::size_t rank) const {
     const auto found = ids_.find(part);
     if (found == ids_.end()) {
-      refuse("{}: model.merges[{}] needs '{}', which model.vocab lacks", origin_, rank, part);
+      refuse("{}: model.merges[{}] needs {}, which model.vocab lacks; allowed: tokens of the vocabulary",
+             origin_, rank, json_excerpt(part));
     }
     return found->second;
   }
 
   // Both spellings: "a b", and since tokenizers 0.20 ["a", "b"].
-  void read_merges(const json& merges) {
-    if (!merges.is_array()) refuse("{}: model.merges is {}; allowed: an array", origin_, merges.type_name());
+  void read_merges(const Json& merges) {
+    if (!merges.is_array()) wrong("model.merges", merges, "an array");
     for (std::size_t rank = 0; rank < merges.size(); ++rank) {
-      const json& merge = merges[rank];
+      const Json& merge = merges[rank];
       std::string left, right;
       if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
         left = merge[0].get<std::string>();
@@ -215,40 +226,41 @@ class Reader {
         if (blank != std::string::npos) right = text.substr(blank + 1);
       }
       if (left.empty() || right.empty()) {
-        refuse("{}: model.merges[{}] is {}; allowed: \"a b\" or [\"a\", \"b\"]", origin_, rank, merge.dump());
+        wrong(fmt::format("model.merges[{}]", rank), merge, "\"a b\" or [\"a\", \"b\"]");
       }
       spec_.merges.emplace_back(merge_part(left, rank), merge_part(right, rank));
       spec_.merge_results.push_back(merge_part(left + right, rank));
     }
   }
 
-  void read_added(const json& added) {
+  void read_added(const Json& added) {
     if (added.is_null()) return;
-    if (!added.is_array()) refuse("{}: added_tokens is {}; allowed: an array", origin_, added.type_name());
-    for (const json& entry : added) {
-      const json& content = at(entry, "content");
-      if (!content.is_string() || content.get_ref<const std::string&>().empty()) {
-        refuse("{}: added token {} has no content", origin_, entry.dump());
+    if (!added.is_array()) wrong("added_tokens", added, "an array");
+    for (std::size_t i = 0; i < added.size(); ++i) {
+      const Json& entry = added[i];
+      const std::string path = fmt::format("added_tokens[{}]", i);
+      const Json& content = at(entry, "content");
+      if (!content.is_string() || content == "") wrong(path + ".content", content, "the token's text");
+      for (const char* const key : {"single_word", "lstrip", "rstrip"}) {
+        if (flag(entry, path, key, false)) unsupported(path + "." + key, "true", "false");
       }
       const std::string text = content.get<std::string>();
-      for (const char* const key : {"single_word", "lstrip", "rstrip"}) {
-        if (flag(entry, key, false))
-          unsupported(fmt::format("added_tokens '{}' {}", text, key), "true", "false");
-      }
-      const std::size_t id = id_of(at(entry, "id"), "added token " + content.dump());
+      const std::size_t id = id_of(at(entry, "id"), [&] { return path + ".id"; });
       const auto known = ids_.find(text);
       const bool same = known != ids_.end() && known->second == static_cast<std::int32_t>(id);
       if (!spec_.bytes[id].empty() && !same) {
-        refuse("{}: added token '{}' has id {}, which belongs to '{}'", origin_, text, id, spec_.bytes[id]);
+        refuse("{}: {} gives {} the id {}, which belongs to {}; allowed: an id of its own", origin_, path,
+               json_excerpt(text), id, json_excerpt(spec_.bytes[id]));
       }
       spec_.bytes[id] = text;
-      const bool first_pass = !flag(entry, "normalized", !flag(entry, "special", false));
+      const bool special = flag(entry, path, "special", false);
+      const bool first_pass = !flag(entry, path, "normalized", !special);
       spec_.added.push_back({static_cast<std::int32_t>(id), text, first_pass});
     }
   }
 
   std::string origin_;
-  json root_;
+  Json root_;
   TokenizerSpec spec_;
   std::unordered_map<std::string, std::int32_t> ids_;  // tokens of model.vocab as spelled there
 };
