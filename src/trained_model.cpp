@@ -29,6 +29,21 @@ Config standalone_config(const std::string& source, const ModelFolder& folder,
   return parse_config(json.dump(), source, overrides);
 }
 
+/// The tokenizer that is asked for, else the one that lies beside the model. Another than the model was made
+/// with would give its ids another meaning.
+TokenizerPtr model_tokenizer(const TrainedModelRequest& request, const ModelFolder& folder) {
+  const TokenizerPtr beside = find_tokenizer(folder.folder.string());
+  const TokenizerPtr chosen = request.tokenizer.empty() ? beside : load_tokenizer(request.tokenizer);
+  const std::string own = folder.state && !folder.state->tokenizer_hash.empty() ? folder.state->tokenizer_hash
+                          : beside                                              ? beside->hash()
+                                                                                : "";
+  if (chosen && !own.empty() && chosen->hash() != own)
+    refuse("tokenizer {}: found hash {}, but {} was made with {}; allowed: the model's own tokenizer",
+           request.tokenizer.empty() ? (folder.folder / "tokenizer.json").string() : request.tokenizer,
+           chosen->hash(), request.source, own);
+  return chosen;
+}
+
 }  // namespace
 
 TrainedModel open_trained_model(const TrainedModelRequest& request) {
@@ -41,8 +56,7 @@ TrainedModel open_trained_model(const TrainedModelRequest& request) {
   const Config config = run ? read_resolved_config(*run, request.overrides)
                             : standalone_config(request.source, out.folder, request.overrides);
   if (run) out.config = config;
-  out.tokenizer = request.tokenizer.empty() ? find_tokenizer(out.folder.folder.string())
-                                            : load_tokenizer(request.tokenizer);
+  out.tokenizer = model_tokenizer(request, out.folder);
 
   // A run trained on a GPU is opened on what there is here.
   Config device = config;

@@ -32,7 +32,8 @@ struct TrainedModel {
   std::string mode;              // precision that runs
 };
 
-/// Opens a model in the precision it was trained in; a Hugging Face folder in fp32. Throws RequestError.
+/// Opens a model in the precision it was trained in; a Hugging Face folder in fp32. Throws RequestError, also
+/// for a tokenizer that is known not to be the model's.
 TrainedModel open_trained_model(const TrainedModelRequest& request);
 
 }  // namespace octavo

@@ -22,8 +22,8 @@ struct GenerateOptions {
   bool best = false, ignore_eot = false;
 };
 
-/// Writes bytes at once, whole or not at all as far as the reader is concerned; a closed pipe ends the
-/// command quietly.
+/// Writes bytes and flushes them, so that text is seen as it is made: a token may end inside a character. In
+/// a closed pipe SIGPIPE ends the program, as it does others.
 void print_bytes(const std::string& bytes) {
   if (std::fwrite(bytes.data(), 1, bytes.size(), stdout) != bytes.size() || std::fflush(stdout) != 0)
     fail("standard output: {}", std::strerror(errno));

@@ -3,8 +3,13 @@
 // The program is built for baseline x86-64. A hot loop is written once, as a kernel templated on the width of
 // a native vector, and compiled here for three instruction sets; dispatch() calls the one that fits. This is
 // done by target attributes instead of target_clones because clones can neither be templates nor be called by
-// a test. All three give the same bits: sixteen lanes, the same order of operations, and no fused
-// multiply-add.
+// a test.
+//
+// Kernels that keep to sixteen lanes (vec.h), one order of operations and no fused multiply-add give the same
+// bits with all three; the tests hold every operator but attention and the products to that
+// (check_same_bits_everywhere() in tests/backends.h). Attention does use fused multiply-add where there is
+// one: AVX2 and AVX-512 agree in f32, baseline code and bf16 pairs differ (attention_tiles.h). The products
+// are oneDNN's, which chooses an instruction set of its own and sums in another order on each.
 #pragma once
 
 #include <cstdint>

@@ -271,11 +271,4 @@ Dataset open_dataset(const DataConfig& config, const ModelTokens& model) {
   return data;
 }
 
-void check_tokenizer(const Dataset& dataset, const std::string& model_hash, const std::string& origin) {
-  if (dataset.tokenizer_hash.empty() || model_hash.empty() || dataset.tokenizer_hash == model_hash) return;
-  refuse(
-      "{}: the data's tokenizer is {}, but {} was made with {}; allowed: data of the model's own tokenizer",
-      dataset.train_files.front(), dataset.tokenizer_hash, origin, model_hash);
-}
-
 }  // namespace octavo

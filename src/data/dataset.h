@@ -40,7 +40,4 @@ struct ModelTokens {
 /// differ (among the files, from `model`, from data.tokenizer), a vocabulary that is not known or too small.
 Dataset open_dataset(const DataConfig& config, const ModelTokens& model = {});
 
-/// Refuses data whose tokenizer is known and is not the model's (`model_hash` empty: not known).
-void check_tokenizer(const Dataset& dataset, const std::string& model_hash, const std::string& origin);
-
 }  // namespace octavo
