@@ -152,18 +152,30 @@ struct BackwardKernel {
     }
     // Of a block of keys on the diagonal only its own and later queries know.
     for (std::int64_t k = 0; k < kTile; k += kRows) {
-      const std::int64_t from = Diagonal ? words<Pairs>(k) : 0, left = from * kTile + k;
-      const std::int64_t query = words<Pairs>(i * kTile) + from, key = (j * kTile + k) * columns;
-      product<W, Pairs>(words<Pairs>(kTile) - from, {b.weights + left, 1, kTile}, b.dout + query * columns,
-                        columns, b.dv + key, columns, columns, true);
-      product<W, Pairs>(words<Pairs>(kTile) - from, {b.score_grads + left, 1, kTile}, b.q + query * columns,
-                        columns, b.dk + key, columns, columns, true);
+      const std::int64_t own = words<Pairs>(k), later = Diagonal ? words<Pairs>(k + kRows) : 0;
+      const std::int64_t query = words<Pairs>(i * kTile), key = (j * kTile + k) * columns;
+      const auto add_queries = [&](const float* left, const float* right, float* sums)
+          __attribute__((always_inline)) {
+        if (Diagonal)
+          product_triangle<W, Pairs, Triangle::from_row>({left + own * kTile + k, 1, kTile},
+                                                         right + (query + own) * columns, columns, sums + key,
+                                                         columns, columns);
+        product<W, Pairs>(words<Pairs>(kTile) - later, {left + later * kTile + k, 1, kTile},
+                          right + (query + later) * columns, columns, sums + key, columns, columns, true);
+      };
+      add_queries(b.weights, b.dout, b.dv);
+      add_queries(b.score_grads, b.q, b.dk);
     }
-    for (std::int64_t r = 0; r < kTile; r += kRows)
-      product<W, Pairs>(words<Pairs>(Diagonal ? r + kRows : kTile),
-                        {b.score_grad_rows + r * words<Pairs>(kTile), words<Pairs>(kTile), 1},
-                        b.keys + words<Pairs>(j * kTile) * columns, columns, b.dq + (i * kTile + r) * columns,
-                        columns, columns, true);
+    for (std::int64_t r = 0; r < kTile; r += kRows) {
+      const float* left = b.score_grad_rows + r * words<Pairs>(kTile);
+      const float* right = b.keys + words<Pairs>(j * kTile) * columns;
+      float* sums = b.dq + (i * kTile + r) * columns;
+      const std::int64_t seen = words<Pairs>(Diagonal ? r : kTile);  // by all queries of the block
+      product<W, Pairs>(seen, {left, words<Pairs>(kTile), 1}, right, columns, sums, columns, columns, true);
+      if (Diagonal)
+        product_triangle<W, Pairs, Triangle::up_to_row>(
+            {left + seen, words<Pairs>(kTile), 1}, right + seen * columns, columns, sums, columns, columns);
+    }
   }
 
   /// P = exp(S - lse) and dS = P (dP - delta) of sixteen keys and two neighbouring queries, stored in the
@@ -188,6 +200,7 @@ struct BackwardKernel {
         weights[n] = drop(p, bytes, mask.threshold, mask.scale);
       }
       grads[n] = p * (dp - F::broadcast(b.delta[row + k + n]));
+      if (Diagonal) grads[n] = Visible(r + k + n + 1 - 16 * v).or_zero(grads[n]);
     }
     store_two_rows<W, Pairs>(b.weights, r + k, 16 * v, weights);
     store_two_rows<W, Pairs>(b.score_grads, r + k, 16 * v, grads);

@@ -148,8 +148,14 @@ struct ForwardKernel {
         for (std::int64_t c = 0; c < columns; c += 16)
           store(out + k * columns + c,
                 load<W>(static_cast<const float*>(out + k * columns + c)) * F::broadcast(factors[k]));
-    product<W, Pairs>(words<Pairs>(vectors * 16), {b.weights, words<Pairs>(kTile), 1},
-                      b.values + words<Pairs>(j * kTile) * columns, columns, out, columns, columns, true);
+    const float* values = b.values + words<Pairs>(j * kTile) * columns;
+    const std::int64_t seen = words<Pairs>(Diagonal ? r : kTile);  // by all rows of the block
+    product<W, Pairs>(seen, {b.weights, words<Pairs>(kTile), 1}, values, columns, out, columns, columns,
+                      true);
+    if (Diagonal)
+      product_triangle<W, Pairs, Triangle::up_to_row>({b.weights + seen, words<Pairs>(kTile), 1},
+                                                      values + seen * columns, columns, out, columns,
+                                                      columns);
   }
 
   template <int W>

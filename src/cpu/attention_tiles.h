@@ -15,6 +15,10 @@
 // Sources including this are compiled with -ffp-contract=fast: a fused multiply-add is both faster and more
 // exact. AVX2 and AVX-512 give the same f32 bits; a processor without the instruction, and bf16 pairs, round
 // differently. The number of threads never changes a bit.
+//
+// A NaN or an infinity reaches what depends on it and nothing else, position by position: what the diagonal
+// hides is masked before it is used (scores, probabilities, their gradients) or left out of the sum
+// (product_triangle()).
 #pragma once
 
 #include <algorithm>
@@ -148,6 +152,44 @@ OCTAVO_INLINE void product(std::int64_t depth, Left a, const float* b, std::int6
         return product_panel<W, Pairs, 2>(depth, a, b + column, b_stride, c + column, c_stride, accumulate);
       case 1:
         return product_panel<W, Pairs, 1>(depth, a, b + column, b_stride, c + column, c_stride, accumulate);
+    }
+  }
+}
+
+/// Of the kRows values of a summed dimension that cross the diagonal, row r counts the first r + 1, or those
+/// from r on.
+enum class Triangle : bool { up_to_row, from_row };
+
+/// c[kRows][columns] += a b over words<Pairs>(kRows) words, each row over what it counts alone. The rest is
+/// left out, not multiplied by its probability of zero: zero times NaN is NaN, so that one position's would
+/// reach others that never see it.
+template <int W, bool Pairs, Triangle Part>
+OCTAVO_INLINE void product_triangle(Left a, const float* b, std::int64_t b_stride, float* c,
+                                    std::int64_t c_stride, std::int64_t columns) {
+  using F = typename Native<W>::F;
+  using U = typename Native<W>::U;
+  constexpr auto counts = [](int row, int value) {
+    return Part == Triangle::up_to_row ? value <= row : value >= row;
+  };
+  constexpr int kValues = Pairs ? 2 : 1;  // of a word, the first in its low half
+  for (std::int64_t column = 0; column < columns; column += W) {
+    F right[kRows / kValues];
+#pragma GCC unroll 8
+    for (int k = 0; k < kRows / kValues; ++k) std::memcpy(&right[k], b + k * b_stride + column, sizeof(F));
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      F sum;
+      std::memcpy(&sum, c + r * c_stride + column, sizeof(F));
+#pragma GCC unroll 8
+      for (int k = 0; k < kRows / kValues; ++k) {
+        const bool first = counts(r, k * kValues), last = counts(r, k * kValues + kValues - 1);
+        if (!first && !last) continue;
+        F word = right[k];
+        if (first != last) word = (F)((U)word & (U{} + (first ? 0x0000ffffu : 0xffff0000u)));
+        sum = multiply_add<W, Pairs>(sum, repeat_word<W>(a.words + r * a.row_stride + k * a.depth_stride),
+                                     word);
+      }
+      std::memcpy(c + r * c_stride + column, &sum, sizeof(F));
     }
   }
 }
