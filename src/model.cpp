@@ -15,6 +15,7 @@ constexpr std::int64_t kLogitElements = 1 << 27;  // the head works on chunks of
 
 std::int64_t head_rows(const ModelPlan& plan) {
   const std::int64_t N = plan.B * plan.T;
+  if (plan.head_rows > 0) return std::min(N, plan.head_rows);
   const std::int64_t most = std::max<std::int64_t>(1, kLogitElements / plan.shape.padded_vocab);
   const std::int64_t chunks = (N + most - 1) / most;
   const std::int64_t rows = (N + chunks - 1) / chunks;

@@ -28,6 +28,7 @@ struct ModelPlan {
   bool training = true;  // false: no gradients and no moments (eval, generate)
   double dropout = 0;
   std::uint64_t dropout_seed = 0;
+  std::int64_t head_rows = 0;  // rows whose logits exist at a time; 0: as many as make about 128 Mi logits
 };
 
 /// One line of the memory table: bytes of a category, known before anything is allocated.

@@ -25,6 +25,7 @@ struct Setting {
   Recompute recompute = Recompute::none;
   float dropout = 0;
   bool training = true;
+  std::int64_t head_rows = 0;
 };
 constexpr std::uint64_t kDropoutSeed = 77;
 
@@ -41,7 +42,8 @@ class Subject {
                          .recompute = s.recompute,
                          .training = s.training,
                          .dropout = static_cast<double>(s.dropout),
-                         .dropout_seed = kDropoutSeed}) {
+                         .dropout_seed = kDropoutSeed,
+                         .head_rows = s.head_rows}) {
     REQUIRE(model_.table().arena_size == g.table.arena_size);
     backend_.copy_to_device(model_.masters().data, g.weights.data(), model_.masters().bytes());
     model_.refresh_working();
@@ -398,6 +400,40 @@ TEST_CASE("micro-batches add up to the batch", "[model]") {
       const std::vector<double> reference(whole.gradients.begin(), whole.gradients.end());
       CHECK(gradient_mismatch(g, subject.gradients(), reference, gradient_tolerance(g, act)) == "");
     }
+}
+
+TEST_CASE("the head in chunks of rows gives what it gives at once", "[model]") {
+  Backend& backend = *GENERATE(from_range(backends()));
+  for (const char* name : {"odd", "untied"}) {
+    const Golden g = load_golden(name);
+    const OracleBatch& batch = g.batches[0];
+    const std::int64_t N = batch.B * batch.T;
+    for (const DType act : {DType::f32, DType::bf16}) {
+      const Outcome whole = run_batch(backend, g, {.act = act});
+      const std::vector<double> reference(whole.gradients.begin(), whole.gradients.end());
+      Subject at_once(backend, g, batch.B, batch.T, {.act = act});
+      const std::vector<float> losses = at_once.evaluate(batch);
+      for (const std::int64_t rows : {N, N / 2 + 1, std::int64_t{16}, std::int64_t{1}}) {
+        INFO(name << " " << name_of(act) << ", " << rows << " of " << N << " rows at a time");
+        const Setting setting{.act = act, .head_rows = rows};
+        Subject chunked(backend, g, batch.B, batch.T, setting);
+        const std::vector<float> here = chunked.evaluate(batch);
+        const Outcome r = run_batch(backend, g, setting);
+        if (rows == N) {  // the same operators on the same shapes
+          CHECK(same_bits(here, losses));
+          CHECK(same_bits(r.gradients, whole.gradients));
+          continue;
+        }
+        // Not bit for bit: for a product of fewer rows oneDNN may take another kernel, and the head's weight
+        // gradient is summed chunk by chunk.
+        for (std::size_t n = 0; n < losses.size(); ++n)
+          CHECK(std::abs(here[n] - losses[n]) <= static_cast<float>(2 * loss_tolerance(act)) * losses[n]);
+        CHECK(std::abs(r.state.loss_sum - whole.state.loss_sum) <=
+              loss_tolerance(act) * whole.state.loss_sum);
+        CHECK(gradient_mismatch(g, r.gradients, reference, gradient_tolerance(g, act)) == "");
+      }
+    }
+  }
 }
 
 TEST_CASE("evaluation: losses are the oracle's, training's state stays as it is", "[model]") {
