@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include "catch.h"
+#include "fixture.h"
 #include "temp_dir.h"
 
 namespace octavo {
@@ -45,7 +46,7 @@ class Tree {
   void remove(const std::string& file) const { fs::remove(dir_.path / file); }
 
   Outcome check() const {
-    const fs::path script = fs::path(__FILE__).parent_path().parent_path() / "scripts" / "check.sh";
+    const fs::path script = testing::source_tree() / "scripts" / "check.sh";
     std::FILE* pipe =
         popen(("bash '" + script.string() + "' '" + dir_.path.string() + "' 2>&1").c_str(), "r");
     Outcome outcome;

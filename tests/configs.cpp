@@ -9,14 +9,14 @@
 #include "catch.h"
 #include "config.h"
 #include "files.h"
+#include "fixture.h"
 #include "sweep.h"
 
 namespace octavo {
 namespace {
 
 TEST_CASE("every file of configs/ loads, each run of a sweep with a folder of its own", "[configs]") {
-  const std::filesystem::path folder =
-      std::filesystem::path(__FILE__).parent_path().parent_path() / "configs";
+  const std::filesystem::path folder = testing::source_tree() / "configs";
   int seen = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string file = entry.path().string();

@@ -1,4 +1,4 @@
-// fixture.h - paths of the files under tests/fixtures.
+// fixture.h - where the tests find files of the source tree, from whatever folder they are run.
 #pragma once
 
 #include <filesystem>
@@ -6,8 +6,11 @@
 
 namespace octavo::testing {
 
+/// The root of the source tree.
+std::filesystem::path source_tree();
+
 inline std::string fixture(const std::string& name) {
-  return (std::filesystem::path(__FILE__).parent_path() / "fixtures" / name).string();
+  return (source_tree() / "tests" / "fixtures" / name).string();
 }
 
 }  // namespace octavo::testing

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "fixture.h"
 #include "safetensors.h"
 
 namespace octavo::testing {
@@ -49,8 +50,7 @@ std::int64_t Golden::counted(std::size_t step) const {
 }
 
 Golden load_golden(const std::string& name) {
-  const SafetensorsFile file(std::filesystem::path(__FILE__).parent_path() / "golden" /
-                             (name + ".safetensors"));
+  const SafetensorsFile file(testing::source_tree() / "tests" / "golden" / (name + ".safetensors"));
   const auto text = [&](const char* key) { return file.metadata().at(key); };
   const auto number = [&](const char* key) { return std::int64_t{std::stoll(text(key))}; };
   const auto real = [&](const char* key) { return std::stod(text(key)); };

@@ -14,6 +14,7 @@
 #include "backend.h"
 #include "catch.h"
 #include "checkpoint.h"
+#include "fixture.h"
 #include "huggingface.h"
 #include "model.h"
 #include "parameters.h"
@@ -38,8 +39,7 @@ std::string quoted(const fs::path& path) {
 
 Finished run_script(const std::string& arguments) {
   const char* python = std::getenv("OCTAVO_PYTHON");
-  const fs::path script =
-      fs::path(__FILE__).parent_path().parent_path() / "scripts" / "check_transformers.py";
+  const fs::path script = testing::source_tree() / "scripts" / "check_transformers.py";
   const std::string command =
       quoted(python != nullptr ? python : "python3") + " " + quoted(script) + " " + arguments + " 2>&1";
   std::FILE* pipe = popen(command.c_str(), "r");
