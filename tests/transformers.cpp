@@ -115,7 +115,7 @@ fs::path write_ours(const fs::path& checkpoints, bool tied) {
 
 }  // namespace
 
-TEST_CASE("transformers opens our checkpoints and Octavo its models, with equal logits") {
+TEST_CASE("transformers opens our checkpoints and Octavo its models, with equal logits", "[slow]") {
   const TempDir dir;
   const Finished made = run_script("make " + quoted(dir.path / "theirs"));
   if (skipped(made)) return;
