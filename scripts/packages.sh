@@ -63,8 +63,15 @@ install_packages() {
 
 # configure_and_build PRESET [CMAKE OPTIONS...] - with Ninja where there is one, on all cores.
 configure_and_build() {
-  local preset=$1 generator=()
+  local preset=$1 generator=() program compiler=${CXX:-c++}
   shift
+  for program in "${compiler%% *}" cmake; do
+    command -v "$program" >/dev/null || { echo "${0##*/}: found no $program; it cannot go on without" >&2 && return 1; }
+  done
+  if ! command -v ninja >/dev/null && ! command -v make >/dev/null; then
+    echo "${0##*/}: found neither ninja nor make; it cannot go on without one of them" >&2
+    return 1
+  fi
   if [ ! -f "build/$preset/CMakeCache.txt" ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
   cmake --preset "$preset" "${generator[@]}" "$@"
   cmake --build --preset "$preset" --parallel "$(nproc)"

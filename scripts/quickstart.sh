@@ -25,9 +25,6 @@ step() { printf '\n== %s\n' "$*"; }
 
 step "Packages"
 install_packages "$install"
-for program in c++ cmake; do
-  command -v "$program" >/dev/null || { echo "quickstart.sh: found no $program; it cannot go on without" >&2 && exit 1; }
-done
 
 step "Build"
 has_nvcc() { command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; }
