@@ -21,15 +21,16 @@ namespace fs = std::filesystem;
 NewFolder::NewFolder(const std::string& path) : path_(path) {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   std::error_code error;
-  if (fs::exists(path_, error) && (!fs::is_directory(path_, error) || !fs::is_empty(path_, error))) {
+  if (path_exists(path_) && (!is_folder(path_) || !fs::is_empty(path_, error))) {
     refuse("output folder {}: exists and is not an empty folder; allowed: a new or empty folder", path_);
   }
-  const fs::path parent = fs::absolute(path_).parent_path();
-  fs::create_directories(parent, error);
+  const fs::path parent = fs::path(path_).parent_path();
+  if (!parent.empty()) fs::create_directories(parent, error);
   if (error) refuse("output folder {}: cannot make {}: {}", path_, parent.string(), error.message());
   temporary_ = path_ + ".partial-XXXXXX";
   if (mkdtemp(temporary_.data()) == nullptr) {
-    refuse("output folder {}: cannot make a folder in {}: {}", path_, parent.string(), std::strerror(errno));
+    refuse("output folder {}: cannot make a folder in {}: {}", path_, parent.empty() ? "." : parent.string(),
+           std::strerror(errno));
   }
   // mkdtemp's folder is private; the published one gets what a plain mkdir would have given.
   const mode_t mask = umask(0);
@@ -48,7 +49,7 @@ void NewFolder::publish() {
     fail("output folder {}: cannot rename {}: {}", path_, temporary_, std::strerror(errno));
   }
   published_ = true;
-  sync_folder(fs::absolute(path_).parent_path());
+  sync_folder(fs::path(path_).parent_path());
 }
 
 }  // namespace octavo
