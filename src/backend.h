@@ -268,8 +268,9 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string name() const = 0;         // "cpu", "cuda"
-  virtual std::string description() const = 0;  // processor or GPU, instruction set, threads
-  virtual int threads() const = 0;              // host threads that do the work
+  virtual std::string description() const = 0;  // processor or GPU, arithmetic, threads
+  virtual std::string arithmetic() const = 0;  // what bits depend on: instruction sets, versions of libraries
+  virtual int threads() const = 0;             // host threads that do the work
   virtual Support supports(const OpDesc& desc) const = 0;
 
   // Memory of the device. allocate() returns zeroed, 64-byte aligned memory or throws RunError with sizes.

@@ -15,8 +15,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "crc32.h"
 #include "error.h"
 #include "files.h"
+#include "json_text.h"
 #include "safetensors.h"
 
 namespace octavo {
@@ -25,11 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kModelFile = "model.safetensors";
-constexpr const char* kConfigFile = "config.json";
 constexpr const char* kOptimizerFile = "optimizer_rank0000.safetensors";
 constexpr const char* kStateFile = "state.json";
-constexpr const char* kCheckpoints = "checkpoints";
 constexpr std::string_view kStepPrefix = "step_";
 constexpr std::string_view kUnfinishedPrefix = ".step_";
 
@@ -58,22 +57,35 @@ void visit_fields(State& s, Visit&& visit) {
   visit("updates", s.updates);
   visit("skipped", s.skipped);
   visit("bad_in_row", s.bad_in_row);
+  visit("sessions", s.sessions);
   visit("seconds", s.seconds);
+  visit("peak_memory_gib", s.peak_memory_gib);
   visit("train_loss", s.train_loss);
   visit("val_loss", s.val_loss);
   visit("best_val_loss", s.best_val_loss);
-  visit("best_step", s.best_step);
   visit("seed", s.seed);
   visit("data_seed", s.data_seed);
   visit("sequence", s.sequence);
   visit("data_fingerprint", s.data_fingerprint);
   visit("tokenizer_hash", s.tokenizer_hash);
+  visit("arithmetic", s.arithmetic);
+}
+template <typename End, typename Visit>
+void visit_end(End& e, Visit&& visit) {
+  visit("step", e.step);
+  visit("was", e.was);
+  visit("now", e.now);
+}
+template <typename File, typename Visit>
+void visit_file(File& f, Visit&& visit) {
+  visit("bytes", f.bytes);
+  visit("crc32", f.crc32);
 }
 
 struct FieldWriter {
   Json& json;
   void operator()(const char* key, const std::optional<double>& value) const {
-    json[key] = value && std::isfinite(*value) ? Json(*value) : Json(nullptr);
+    json[key] = json_or_null(value);  // a number that is not finite becomes null in the file
   }
   template <typename T>
   void operator()(const char* key, const T& value) const {
@@ -114,57 +126,81 @@ struct FieldReader {
   }
 };
 
+// CRC-32 of all that state.json says, however it is spaced: as one line, without the sum itself and without
+// the version, which is held to one value anyway.
+std::string sum_of_state(Json json) {
+  json.erase("format_version");
+  json.erase("crc32");
+  return crc32_hex(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
 Json state_json(const CheckpointState& state) {
   Json json;
   visit_fields(state, FieldWriter{json});
   json["precision"] = {{"mode", state.mode}};
+  json["bit_equality_ends"] = bit_equality_json(state.bit_equality_ends);
+  json["files"] = Json::object();
+  for (const auto& [name, file] : state.files) visit_file(file, FieldWriter{json["files"][name]});
+  json["crc32"] = sum_of_state(json);
   return json;
 }
 
 CheckpointState parse_state(const Json& json, const std::string& origin) {
   CheckpointState state;
-  visit_fields(state, FieldReader{json, origin});
-  const Json& precision = FieldReader{json, origin}.at("precision");
-  FieldReader{precision, origin}("mode", state.mode);
-  for (const auto& [key, value] : {std::pair{"step", state.step}, std::pair{"samples", state.samples},
-                                   std::pair{"updates", state.updates}}) {
+  const FieldReader reader{json, origin};
+  visit_fields(state, reader);
+  FieldReader{reader.at("precision"), origin}("mode", state.mode);
+  for (const auto& [key, value] :
+       {std::pair{"step", state.step}, std::pair{"samples", state.samples},
+        std::pair{"updates", state.updates}, std::pair{"sessions", state.sessions}}) {
     if (value < 0) refuse("{} in {}: found {}; allowed: at least 0", key, origin, value);
   }
+  const Json& ends = reader.at("bit_equality_ends");
+  if (!ends.is_array()) reader.wrong("bit_equality_ends", "a list of steps");
+  for (const Json& end : ends) visit_end(state.bit_equality_ends.emplace_back(), FieldReader{end, origin});
+  const Json& files = reader.at("files");
+  if (!files.is_object()) reader.wrong("files", "size and CRC-32 of every file");
+  for (const auto& [name, file] : files.items()) visit_file(state.files[name], FieldReader{file, origin});
+  for (const char* name : {kModelFile, kConfigFile, kOptimizerFile}) {
+    if (!state.files.contains(name))
+      refuse("files in {}: {} is missing; allowed: size and CRC-32 of every file", origin, name);
+  }
+  std::string sum;
+  reader("crc32", sum);
+  if (const std::string found = sum_of_state(json); found != sum)
+    refuse("{}: found CRC-32 {}, it says {} of itself; allowed: the file as Octavo wrote it", origin, found,
+           sum);
   return state;
 }
 
-// The state of a checkpoint folder, when all its files are there in full. Throws RequestError saying what is
-// not.
 CheckpointState read_state(const fs::path& folder) {
-  const std::string origin = (folder / kStateFile).string();
-  const Json json = read_json_object(folder / kStateFile);
-  const CheckpointState state = parse_state(json, origin);
-  const auto files = json.find("files");
-  if (files == json.end() || !files->is_object())
-    refuse("files in {}: found nothing; allowed: the size of every file", origin);
-  for (const char* name : {kModelFile, kConfigFile, kOptimizerFile}) {
-    if (!files->contains(name))
-      refuse("files in {}: {} is missing; allowed: every file's size", origin, name);
-  }
-  for (const auto& [name, size] : files->items()) {
-    std::error_code error;
-    const std::uintmax_t found = fs::file_size(folder / name, error);
-    if (error)
-      refuse("{}: {}; allowed: a file of {} bytes", (folder / name).string(), error.message(), size.dump());
-    if (size != found)
-      refuse("{}: found {} bytes; allowed: {}, as {} says", (folder / name).string(), found, size.dump(),
-             kStateFile);
-  }
-  return state;
+  return parse_state(read_json_object(folder / kStateFile), (folder / kStateFile).string());
+}
+
+// Throws RequestError where a file is missing or has another size than state.json says.
+void check_size(const fs::path& folder, const std::string& name, const RecordedFile& recorded) {
+  std::error_code error;
+  const std::uintmax_t found = fs::file_size(folder / name, error);
+  if (error)
+    refuse("{}: {}; allowed: a file of {} bytes", (folder / name).string(), error.message(), recorded.bytes);
+  if (static_cast<std::uintmax_t>(recorded.bytes) != found)
+    refuse("{}: found {} bytes; allowed: {}, as {} says", (folder / name).string(), found, recorded.bytes,
+           kStateFile);
+}
+
+// The same, and where its bytes are others.
+void check_content(const fs::path& folder, const std::string& name, const RecordedFile& recorded) {
+  check_size(folder, name, recorded);
+  if (const std::string found = crc32_file(folder / name); found != recorded.crc32)
+    refuse(
+        "{}: found CRC-32 {}; allowed: {}, as {} says (the file is damaged: restore it, or remove its "
+        "folder)",
+        (folder / name).string(), found, recorded.crc32, kStateFile);
 }
 
 // --- optimizer file ---
 
 constexpr const char* kMoments[] = {"m", "v"};  // first and second
-
-std::vector<std::int64_t> saved_shape(const Parameter& p) {
-  return p.rank == 1 ? std::vector{p.cols} : std::vector{p.saved_rows, p.cols};
-}
 
 std::string moment_name(const Parameter& p, const char* moment) {
   return p.name + "." + moment;
@@ -174,7 +210,7 @@ std::vector<TensorSpec> optimizer_specs(const ParameterTable& table) {
   std::vector<TensorSpec> specs;
   for (const char* moment : kMoments)
     for (const Parameter& p : table.parameters)
-      specs.push_back({moment_name(p, moment), "F32", saved_shape(p)});
+      specs.push_back({moment_name(p, moment), "F32", p.saved_shape()});
   return specs;
 }
 
@@ -237,15 +273,22 @@ void write_files(const fs::path& folder, const CheckpointContent& content) {
   write_model(folder, content.table, content.shape, content.details, content.masters);
   write_moments(folder / kOptimizerFile, content);
   if (content.tokenizer != nullptr) content.tokenizer->save(folder.string());
-  std::map<std::string, std::uintmax_t> sizes;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    sizes[entry.path().filename().string()] = entry.file_size();
-  Json state = state_json(content.state);
-  state["files"] = sizes;
-  write_json_atomically(folder / kStateFile, state);
+  CheckpointState state = content.state;
+  state.files.clear();
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    state.files[entry.path().filename().string()] = {.bytes = static_cast<std::int64_t>(entry.file_size()),
+                                                     .crc32 = crc32_file(entry.path())};
+  }
+  write_json_atomically(folder / kStateFile, state_json(state));
 }
 
 }  // namespace
+
+Json bit_equality_json(const std::vector<BitEqualityEnd>& ends) {
+  Json list = Json::array();
+  for (const BitEqualityEnd& end : ends) visit_end(end, FieldWriter{list.emplace_back()});
+  return list;
+}
 
 void check_resumable(const CheckpointState& saved, const CheckpointState& now, const std::string& origin) {
   std::string differences;
@@ -286,6 +329,10 @@ fs::path write_checkpoint(const fs::path& checkpoints, const CheckpointContent& 
   } catch (const fs::filesystem_error& e) {
     fs::remove_all(unfinished, error);
     fail("cannot write {}: {}", place.string(), e.code().message());
+  } catch (
+      const RequestError& e) {  // a file just written that cannot be read for its sum: no fault of a request
+    fs::remove_all(unfinished, error);
+    fail("{}", e.what());
   } catch (...) {
     fs::remove_all(unfinished, error);
     throw;
@@ -314,6 +361,7 @@ std::vector<Checkpoint> list_checkpoints(const fs::path& checkpoints, std::vecto
     if (!step || !at->is_directory(ignored)) continue;
     try {
       Checkpoint found{at->path(), read_state(at->path())};
+      for (const auto& [name, file] : found.state.files) check_size(found.folder, name, file);
       if (found.state.step != *step)
         refuse("step in {}: found {}; allowed: {}, as its folder is named",
                (at->path() / kStateFile).string(), found.state.step, *step);
@@ -375,6 +423,7 @@ void remove_unfinished_checkpoints(const fs::path& checkpoints) {
 }
 
 void read_moments(const Checkpoint& checkpoint, const ParameterTable& table, float* moment1, float* moment2) {
+  check_content(checkpoint.folder, kOptimizerFile, checkpoint.state.files.at(kOptimizerFile));
   const SafetensorsFile file(checkpoint.folder / kOptimizerFile);
   const std::string origin = file.path().string();
   const auto check_metadata = [&](const char* key, const std::string& allowed) {
@@ -413,12 +462,11 @@ void read_moments(const Checkpoint& checkpoint, const ParameterTable& table, flo
 }
 
 ModelFolder open_model(const std::string& path, CheckpointChoice choice) {
-  std::error_code error;
   fs::path folder = path;
-  if (!fs::is_directory(folder, error))
+  if (!is_folder(folder))
     refuse("{}: {}; allowed: a run's folder, a checkpoint, or a Hugging Face GPT-2 folder", path,
-           fs::exists(folder, error) ? "found a file" : "no such folder");
-  if (!fs::exists(folder / kConfigFile, error)) {
+           path_exists(folder) ? "found a file" : "no such folder");
+  if (!path_exists(folder / kConfigFile)) {
     const fs::path checkpoints =
         folder.filename() == kCheckpoints ||
                 (!folder.has_filename() && folder.parent_path().filename() == kCheckpoints)
@@ -448,10 +496,13 @@ ModelFolder open_model(const std::string& path, CheckpointChoice choice) {
 
   ModelFolder model;
   model.folder = folder;
+  if (path_exists(folder / kStateFile)) {
+    model.state = read_state(folder);
+    // The moments are not needed to open a model: the folder may have been copied without them.
+    for (const auto& [name, file] : model.state->files)
+      if (name != kOptimizerFile) check_content(folder, name, file);
+  }
   model.shape = read_huggingface_config(folder, &model.details);
-  // The moments are not needed to open a model: the folder may have been copied without them.
-  if (fs::exists(folder / kStateFile, error))
-    model.state = parse_state(read_json_object(folder / kStateFile), (folder / kStateFile).string());
   return model;
 }
 

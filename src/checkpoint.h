@@ -3,24 +3,49 @@
 //   checkpoints/step_00000500/  model.safetensors  config.json   the FP32 masters, a Hugging Face GPT-2
 //   folder
 //                               optimizer_rank0000.safetensors   AdamW's moments
-//                               state.json                       where the run stands, and the size of every
-//                               file tokenizer.json ...               where the tokenizer is known
+//                               state.json                       where the run stands; size and CRC-32 of
+//                                                                every file, itself included
+//                               tokenizer.json ...               where the tokenizer is known
 //
 // A checkpoint is written under a hidden name beside its place and renamed when all of it is on disk: it is
-// complete or absent. state.json lists the files' sizes, so that a copy that was cut short is seen as well.
+// complete or absent. Sizes are compared whenever checkpoints are listed, so that a copy that was cut short
+// does not count; sums whenever a file is used, so that a flipped byte is refused.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "data/tokenizer.h"
 #include "huggingface.h"
 #include "parameters.h"
 
 namespace octavo {
+
+/// The folder of a run in which its checkpoints lie.
+inline constexpr const char* kCheckpoints = "checkpoints";
+
+/// A file of a checkpoint as state.json records it.
+struct RecordedFile {
+  std::int64_t bytes = 0;
+  std::string crc32;
+  bool operator==(const RecordedFile&) const = default;
+};
+
+/// From `step` on the bits are no longer those that the machine before would have computed.
+struct BitEqualityEnd {
+  std::int64_t step = 0;
+  std::string was, now;  // Backend::arithmetic()
+  bool operator==(const BitEqualityEnd&) const = default;
+};
+
+/// As it stands in state.json and run.json: [{"step": .., "was": .., "now": ..}].
+nlohmann::ordered_json bit_equality_json(const std::vector<BitEqualityEnd>& ends);
 
 /// state.json.
 struct CheckpointState {
@@ -31,19 +56,24 @@ struct CheckpointState {
   std::int64_t updates = 0;     // AdamW updates done
   std::int64_t skipped = 0;     // steps whose update was skipped
   std::int64_t bad_in_row = 0;  // of those, the ones since the last good step
-  double seconds = 0;           // training time so far, over all starts
+  // over all sessions: from each start or resume to its last checkpoint
+  std::int64_t sessions = 1;  // this one included
+  double seconds = 0;         // wall time
+  double peak_memory_gib = 0;
   // losses, nats per token; absent: not measured. A loss that is not finite is saved as absent.
   std::optional<double> train_loss;     // of the last step
   std::optional<double> val_loss;       // of these very weights
   std::optional<double> best_val_loss;  // smallest of the run so far
-  std::int64_t best_step = 0;           // where that was; 0: nowhere
   // what a resumed run may not change
   std::int64_t seed = 0, data_seed = 0;
   std::int64_t sequence = 0;     // T
   std::string data_fingerprint;  // Dataset::fingerprint
   std::string tokenizer_hash;    // Dataset::tokenizer_hash; may be empty
   // how it was computed
-  std::string mode;  // precision.mode as run
+  std::string mode;        // precision.mode as run
+  std::string arithmetic;  // Backend::arithmetic()
+  std::vector<BitEqualityEnd> bit_equality_ends;
+  std::map<std::string, RecordedFile> files;  // by name; write_checkpoint() fills them in
 };
 
 /// Refuses to go on from `saved` where seeds, sequence, data or tokenizer differ from `now`'s, with the way
@@ -100,7 +130,8 @@ void prune_checkpoints(const std::filesystem::path& checkpoints, std::int64_t ke
 void remove_unfinished_checkpoints(const std::filesystem::path& checkpoints);
 
 /// Reads AdamW's moments of a checkpoint into flat arenas, bit for bit (padding rows and gaps become zero).
-/// Throws RequestError naming every tensor that is missing, not known or of another shape.
+/// Throws RequestError where the file is not the one that state.json records, or naming every tensor that is
+/// missing, not known or of another shape.
 void read_moments(const Checkpoint& checkpoint, const ParameterTable& table, float* moment1, float* moment2);
 
 enum class CheckpointChoice : std::uint8_t { newest, best };
@@ -114,7 +145,8 @@ struct ModelFolder {
 };
 
 /// Finds the model in a checkpoint, a run's folder (its newest or best checkpoint) or a Hugging Face GPT-2
-/// folder, and reads its shape. Throws RequestError that says what the folder holds and what is allowed.
+/// folder, and reads its shape. Of a checkpoint all files but the moments are held to what state.json
+/// records. Throws RequestError that says what the folder holds and what is allowed.
 ModelFolder open_model(const std::string& path, CheckpointChoice choice = CheckpointChoice::newest);
 
 }  // namespace octavo

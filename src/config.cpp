@@ -14,6 +14,8 @@
 #include "error.h"
 #include "files.h"
 #include "json_text.h"
+#include "parameters.h"
+#include "shape_bounds.h"
 
 namespace octavo {
 namespace {
@@ -22,7 +24,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxFileBytes = 1 << 20;
 constexpr std::size_t kMaxFaults = 50;  // of a report; a file of another kind may have thousands
-constexpr std::int64_t kMaxTokensPerStep = std::int64_t{1} << 32;
 
 bool is_utf8(const std::string& text) {
   try {
@@ -146,12 +147,18 @@ class ConfigReader {
     faulty_.insert(path);
   }
 
-  /// Takes out the two keys that are no fields: an editor's line, and the version that resolved.json carries.
+  /// Takes out the keys that are no fields: an editor's line, and what resolved.json carries.
   void take_markers() {
     const auto version = tree_.find("format_version");
     if (version != tree_.end() && *version != kFormatVersion)
       fault("format_version", fmt::format("found {}; allowed: {}", json_excerpt(*version), kFormatVersion));
     tree_.erase("format_version");
+    const auto chosen = tree_.find(kChosenKey);
+    if (chosen != tree_.end() &&
+        (!chosen->is_array() ||
+         !std::all_of(chosen->begin(), chosen->end(), [](const Json& path) { return path.is_string(); })))
+      fault(kChosenKey, fmt::format("found {}; allowed: a list of strings", json_excerpt(*chosen)));
+    tree_.erase(kChosenKey);
     const auto schema = tree_.find("$schema");
     if (schema != tree_.end() && !schema->is_string())
       fault("$schema", fmt::format("found {}; allowed: string", json_excerpt(*schema)));
@@ -308,14 +315,8 @@ class ConfigReader {
 
   void check_shape(const Config& c) {
     const ModelConfig& m = c.model;
-    const std::int64_t head = m.channels / m.heads;
-    const bool divides = m.channels % m.heads == 0;
-    check(divides, {"model.heads", "model.channels"},
-          "found {}, which does not divide model.channels = {}; allowed: a divisor of it", m.heads,
-          m.channels);
-    check(!divides || (head % 8 == 0 && head <= 256), {"model.heads", "model.channels"},
-          "found {}, so a head of {} / {} = {}; allowed: heads whose size is a multiple of 8 up to 256",
-          m.heads, m.channels, m.heads, head);
+    const std::string heads = fault_of_heads(m.heads, m.channels, "model.channels");
+    check(heads.empty(), {"model.heads", "model.channels"}, "{}", heads);
     const std::int64_t sequence = c.train.sequence.value_or(m.context);
     check(sequence <= m.context, {"train.sequence", "model.context"},
           "found {}; allowed: up to model.context, {}", sequence, m.context);

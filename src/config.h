@@ -14,6 +14,10 @@
 
 namespace octavo {
 
+/// Key of resolved.json that lists the fields which Octavo chose; no field of a config, and passed over in
+/// one.
+inline constexpr const char* kChosenKey = "chosen";
+
 struct ModelConfig {
   std::optional<std::string> init_from;  // a run, checkpoint or Hugging Face folder
   std::string arch;                      // "gpt2"

@@ -6,6 +6,7 @@
 
 #include "error.h"
 #include "files.h"
+#include "shape_bounds.h"
 
 namespace octavo {
 namespace {
@@ -107,10 +108,10 @@ Field make_field(const char* path, Access at, std::optional<Json> default_value,
 
 constexpr std::nullopt_t kRequired = std::nullopt;
 
-// Bounds that no real run meets; they keep products of sizes (tokens of a step times steps, and so on) within
-// 64 bits, and seeds within what every JSON reader holds exactly.
-constexpr double kMaxLayers = 65536, kMaxSize = 1048576, kMaxVocab = 2147483647, kMaxCount = 1e9;
-constexpr double kMaxTokens = 1e15, kMaxTokensPerStep = 4294967296, kMaxSeed = 9007199254740991;
+// Bounds that no real run meets, as those of shape_bounds.h; they keep products of sizes (tokens of a step
+// times steps, and so on) within 64 bits, and seeds within what every JSON reader holds exactly.
+constexpr double kMaxCount = 1e9;
+constexpr double kMaxTokens = 1e15, kMaxSeed = 9007199254740991;
 constexpr double kMaxRate = 1000;
 
 std::vector<Field> make_fields() {
@@ -123,10 +124,10 @@ std::vector<Field> make_fields() {
             "Run, checkpoint or Hugging Face GPT-2 folder to start from; the shape then comes from it"),
       FIELD(model.arch, "gpt2", one_of({"gpt2"}), "Architecture"),
       FIELD(model.layers, 12, integer(1, kMaxLayers), "Transformer blocks"),
-      FIELD(model.channels, 768, integer(1, kMaxSize), "Width of the residual stream"),
-      FIELD(model.heads, 12, integer(1, kMaxSize),
+      FIELD(model.channels, 768, integer(1, kMaxChannels), "Width of the residual stream"),
+      FIELD(model.heads, 12, integer(1, kMaxChannels),
             "Attention heads; channels / heads is a multiple of 8 up to 256"),
-      FIELD(model.context, 1024, integer(1, kMaxSize), "Longest sequence, in tokens"),
+      FIELD(model.context, 1024, integer(1, kMaxContext), "Longest sequence, in tokens"),
       FIELD(model.vocab, "auto", integer(1, kMaxVocab).or_auto(), "Tokens known; auto: from the tokenizer"),
       FIELD(model.tied, true, boolean(), "One matrix for the token embedding and the output head"),
       FIELD(model.dropout, 0.0, number(0, 0.99), "Share of activations dropped while training"),
@@ -164,13 +165,13 @@ std::vector<Field> make_fields() {
             "What the files hold; raw u16 and u32 are never guessed"),
       FIELD(data.seed, nullptr, integer(0, kMaxSeed).or_null(), "Seed of the order; null: train.seed"),
 
-      FIELD(train.steps, nullptr, integer(1, kMaxCount).or_null(),
+      FIELD(train.steps, nullptr, integer(1, kMaxSteps).or_null(),
             "Length in optimizer steps (at most one of steps, tokens, epochs; none: one epoch)"),
       FIELD(train.tokens, nullptr, integer(1, kMaxTokens).or_null(), "Length in tokens, rounded up to steps"),
       FIELD(train.epochs, nullptr, number_above(0, 1e6).or_null(), "Length in passes over the data"),
       FIELD(train.micro_batch, "auto", integer(1, 65536).or_auto(),
             "Sequences that a device works on at once; auto: the largest that fits"),
-      FIELD(train.sequence, nullptr, integer(1, kMaxSize).or_null(),
+      FIELD(train.sequence, nullptr, integer(1, kMaxContext).or_null(),
             "Tokens of a sequence; null: model.context"),
       FIELD(train.tokens_per_step, nullptr, integer(1, kMaxTokensPerStep).or_null(),
             "Tokens of a step over all ranks (at most one of it and accumulate; none: 524288)"),
@@ -406,6 +407,7 @@ Json config_schema() {
   // Beside the fields: the line by which an editor finds this schema, and what resolved.json carries.
   schema["properties"]["$schema"] = {{"type", "string"}};
   schema["properties"]["format_version"] = {{"const", kFormatVersion}};
+  schema["properties"][kChosenKey] = {{"type", "array"}, {"items", {{"type", "string"}}}};
   for (const Field& field : config_fields()) {
     Json* section = &schema;
     std::string_view rest = field.path;

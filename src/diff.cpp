@@ -46,11 +46,14 @@ Run load_run(const fs::path& folder) {
   Run run;
   run.config = read_resolved_config(folder);
   for (const char* name : {"run.json", "metrics.jsonl"}) {
-    if (fs::exists(folder / name)) continue;
+    if (path_exists(folder / name)) continue;
     refuse("{}: no {} there; allowed: the folder of a run, as octavo train leaves it", folder.string(), name);
   }
   run.description = read_json_object(folder / "run.json");
   run.records = read_metrics(folder / "metrics.jsonl");
+  if (run.records.empty())
+    refuse("{}: has no row; allowed: the log of a run that has done a step",
+           (folder / "metrics.jsonl").string());
   return run;
 }
 

@@ -54,17 +54,16 @@ class RunLoop {
     load_start();
     describe();
     metrics_.emplace(folder_.path(), trainer_.state().step);
+    if (!metrics_->warning().empty()) console_.warn("resumed run: " + metrics_->warning());
   }
 
   RunOutcome run() {
-    const Clock::time_point start = Clock::now();
     const std::int64_t steps = plan_.steps;
     RunOutcome outcome{.status = 0, .message = "finished", .peak_memory_gib = 0};
     while (trainer_.state().step < steps && outcome.status == 0) {
       const Clock::time_point step_start = Clock::now();
       const StepResult result = trainer_.train_step();
       const double step_seconds = seconds_since(step_start);
-      saved_.seconds += step_seconds;
       const std::int64_t step = trainer_.state().step;
       const bool last = step == steps;
       saved_.train_loss = result.loss;
@@ -76,7 +75,7 @@ class RunLoop {
       report(result, step_seconds, last);
       check_finite(result);
 
-      outcome = why_stop(start, step_seconds);
+      outcome = why_stop(step_seconds);
       const std::int64_t save_every = config_.train.checkpoint_every;
       // Amid steps that are not finite the weights may be ruined: the good checkpoints stay.
       const bool due = trainer_.state().bad_in_row == 0 && save_every > 0 && step % save_every == 0;
@@ -89,8 +88,9 @@ class RunLoop {
         console_.warn(
             fmt::format("the run ends with {} steps that were not finite", trainer_.state().bad_in_row));
     }
-    outcome.peak_memory_gib = static_cast<double>(peak_resident_bytes()) / 0x1p30;
-    conclude(outcome, seconds_since(start));
+    update_account();
+    outcome.peak_memory_gib = saved_.peak_memory_gib;
+    conclude(outcome);
     return outcome;
   }
 
@@ -108,9 +108,22 @@ class RunLoop {
     if (!run_.checkpoint) return;
     upload(model.moment1(), run_.moment1);
     upload(model.moment2(), run_.moment2);
+    const CheckpointState now = saved_;
     const CheckpointState& s = saved_ = run_.checkpoint->state;
     trainer_.set_state({s.step, s.samples, s.updates, s.skipped, s.bad_in_row});
-    saved_.mode = plan_.mode;
+    if (s.arithmetic != now.arithmetic)
+      saved_.bit_equality_ends.push_back({.step = s.step, .was = s.arithmetic, .now = now.arithmetic});
+    saved_.mode = now.mode;
+    saved_.arithmetic = now.arithmetic;
+    ++saved_.sessions;
+    former_seconds_ = s.seconds;
+  }
+
+  /// Wall time and peak memory over all sessions, up to now.
+  void update_account() {
+    saved_.seconds = former_seconds_ + seconds_since(start_);
+    saved_.peak_memory_gib =
+        std::max(saved_.peak_memory_gib, static_cast<double>(peak_resident_bytes()) / 0x1p30);
   }
 
   void describe() {
@@ -125,11 +138,14 @@ class RunLoop {
     info.total_steps = plan_.steps;
     info.resumed_from = trainer_.state().step;
     info.data_fingerprint = run_.data.fingerprint;
+    info.sessions = saved_.sessions;
+    info.arithmetic = saved_.arithmetic;
+    info.bit_equality_ends = saved_.bit_equality_ends;
     info.unigram_entropy = run_.data.unigram_entropy;
     info.known_entropy = run_.data.entropy_rate;
     info.paths = plan_.paths;
     info.memory = plan_memory(plan_.model);
-    write_run_description(folder_, config_, info);
+    write_run_description(folder_, config_, plan_.chosen, info);
 
     for (const std::string& line : path_summary(plan_.paths)) console_.info(line);
     for (const std::string& note : run_.data.notes) console_.info(note);
@@ -139,6 +155,9 @@ class RunLoop {
                                 run_.checkpoint->folder.string()));
     }
     for (const std::string& note : run_.resume_notes) console_.warn("resumed run: " + note);
+    if (run_.checkpoint && run_.checkpoint->state.arithmetic != saved_.arithmetic)
+      console_.warn(fmt::format("resumed run: bit-equality ends at step {}: {} until then, {} after it",
+                                trainer_.state().step, run_.checkpoint->state.arithmetic, saved_.arithmetic));
     console_.info(fmt::format("{}: {} parameters, {}, {} steps of {} tokens on {}", config_.name,
                               format_count(info.parameters), info.mode, format_count(plan_.steps),
                               format_count(info.tokens_per_step), info.device));
@@ -151,7 +170,6 @@ class RunLoop {
     saved_.val_loss = loss;
     if (!std::isfinite(loss) || (saved_.best_val_loss && loss >= *saved_.best_val_loss)) return false;
     saved_.best_val_loss = loss;
-    saved_.best_step = trainer_.state().step;
     return true;
   }
 
@@ -202,13 +220,13 @@ class RunLoop {
           state.step, state.bad_in_row, folder_.checkpoints().string());
   }
 
-  RunOutcome why_stop(Clock::time_point start, double step_seconds) const {
+  RunOutcome why_stop(double step_seconds) const {
     const std::int64_t step = trainer_.state().step;
     if (const int signal = stop_.received(); signal != 0)
       return {.status = exit_status_of(signal),
               .message = fmt::format("stopped by {} after step {}, resumable", name_of_signal(signal), step),
               .peak_memory_gib = 0};
-    if (config_.train.max_minutes && seconds_since(start) + step_seconds > *config_.train.max_minutes * 60)
+    if (config_.train.max_minutes && seconds_since(start_) + step_seconds > *config_.train.max_minutes * 60)
       return {.status = 3,
               .message = fmt::format("stopped by max_minutes after step {}, resumable", step),
               .peak_memory_gib = 0};
@@ -224,6 +242,7 @@ class RunLoop {
     saved_.updates = state.updates;
     saved_.skipped = state.skipped;
     saved_.bad_in_row = state.bad_in_row;
+    update_account();
     Model& model = trainer_.model();
     const HostCopy masters(*run_.backend, model.masters()), m(*run_.backend, model.moment1()),
         v(*run_.backend, model.moment2());
@@ -241,7 +260,7 @@ class RunLoop {
     prune_checkpoints(folder_.checkpoints(), config_.train.keep_checkpoints, config_.train.keep_best);
   }
 
-  void conclude(const RunOutcome& outcome, double seconds) {
+  void conclude(const RunOutcome& outcome) {
     const std::vector<StepRecord> records = read_metrics(metrics_->file());
     receipt_.steps = trainer_.state().step;
     receipt_.tokens = trainer_.state().samples * plan_.model.T;
@@ -249,7 +268,7 @@ class RunLoop {
     receipt_.val_loss = last_val_loss(records);
     receipt_.tokens_per_s = median_tokens_per_s(records);
     receipt_.peak_memory_gib = outcome.peak_memory_gib;
-    receipt_.seconds = seconds;
+    receipt_.seconds = saved_.seconds;
     receipt_.status = outcome.message;
     write_file_atomically(folder_.file("receipt.md"), receipt_text(receipt_));
     console_.finish();
@@ -257,8 +276,8 @@ class RunLoop {
       const PlotResult plot = plot_curves({load_curve(folder_.path())}, folder_.file("curves.png"));
       if (!plot.drawn) console_.info(plot.message);
     }
-    console_.info(fmt::format("{} ({}); run folder {}", outcome.message, format_duration(seconds),
-                              folder_.path().string()));
+    console_.info(fmt::format("{} ({}); run folder {}", outcome.message,
+                              format_duration(saved_.seconds - former_seconds_), folder_.path().string()));
     console_.close_log();
   }
 
@@ -271,7 +290,9 @@ class RunLoop {
   Trainer trainer_;
   const ParameterTable& table_;
   std::optional<MetricsLog> metrics_;
+  const Clock::time_point start_ = Clock::now();
   CheckpointState saved_;
+  double former_seconds_ = 0;  // wall time of the sessions before this one
   Receipt receipt_;
   double rate_ = 0;  // smoothed tokens/s
 };

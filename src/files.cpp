@@ -85,6 +85,25 @@ void write_json_atomically(const fs::path& file, const nlohmann::ordered_json& o
                         whole.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
+namespace {
+
+fs::file_type type_of(const fs::path& path) {
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  if (type == fs::file_type::none) refuse("cannot read {}: {}", path.string(), error.message());
+  return type;
+}
+
+}  // namespace
+
+bool path_exists(const fs::path& path) {
+  return type_of(path) != fs::file_type::not_found;
+}
+
+bool is_folder(const fs::path& path) {
+  return type_of(path) == fs::file_type::directory;
+}
+
 std::string read_whole_file(const fs::path& file) {
   struct stat status {};
   if (::stat(file.c_str(), &status) != 0) refuse("cannot read {}: {}", file.string(), std::strerror(errno));
@@ -105,9 +124,10 @@ nlohmann::ordered_json read_json_object(const fs::path& file) {
   nlohmann::ordered_json object;
   try {
     object = nlohmann::ordered_json::parse(text);
-  } catch (const nlohmann::json::parse_error& error) {
-    refuse("{}: not valid JSON at byte {} of {}; allowed: the file as Octavo wrote it", file.string(),
-           error.byte, text.size());
+  } catch (const nlohmann::json::exception& error) {  // of the parser, or a number that no double holds
+    const auto* at = dynamic_cast<const nlohmann::json::parse_error*>(&error);
+    refuse("{}: not valid JSON{}; allowed: the file as Octavo wrote it", file.string(),
+           at != nullptr ? fmt::format(" at byte {} of {}", at->byte, text.size()) : "");
   }
   if (!object.is_object()) {
     refuse("{}: found {}; allowed: a JSON object as Octavo writes it", file.string(), object.type_name());
@@ -115,7 +135,7 @@ nlohmann::ordered_json read_json_object(const fs::path& file) {
   const auto version = object.find("format_version");
   if (version == object.end() || *version != kFormatVersion) {
     refuse("format_version in {}: found {}; allowed: {}", file.string(),
-           version == object.end() ? "none" : version->dump(), kFormatVersion);
+           version == object.end() ? "none" : json_excerpt(*version), kFormatVersion);
   }
   return object;
 }

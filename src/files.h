@@ -54,6 +54,11 @@ void write_json_atomically(const std::filesystem::path& file, const nlohmann::or
 /// The file's bytes. Throws RequestError naming the file and the system's reason.
 std::string read_whole_file(const std::filesystem::path& file);
 
+/// Whether something lies at `path`, and whether it is a folder (a link counts as what it points to). Throw
+/// RequestError naming the path where the system cannot tell: permission denied, a name too long.
+bool path_exists(const std::filesystem::path& path);
+bool is_folder(const std::filesystem::path& path);
+
 /// Reads a JSON object written by Octavo. Throws RequestError naming the file where it is missing, is no JSON
 /// object, or has a format_version other than kFormatVersion.
 nlohmann::ordered_json read_json_object(const std::filesystem::path& file);

@@ -16,6 +16,7 @@
 #include "error.h"
 #include "files.h"
 #include "safetensors.h"
+#include "shape_bounds.h"
 
 namespace octavo {
 namespace {
@@ -23,13 +24,10 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
-constexpr const char* kConfig = "config.json";
 constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kPrefix = "transformer.";
-constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;  // of any one dimension in a config.json
-constexpr std::int64_t kRowsAtATime = 64;                 // while a matrix is transposed to or from a file
+constexpr std::int64_t kRowsAtATime = 64;  // while a matrix is transposed to or from a file
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   return Json(shape).dump();
@@ -64,17 +62,15 @@ void check_fixed(const Json& config, const std::string& origin) {
   }
 }
 
-// An integer in [1, kMaxSize]; `fallback` where the key is missing or null, required where there is none.
-std::int64_t read_size(const Json& config, const char* key, const std::string& origin,
+// An integer in [1, most]; `fallback` where the key is missing or null, required where there is none.
+std::int64_t read_size(const Json& config, const char* key, const std::string& origin, std::int64_t most,
                        std::optional<std::int64_t> fallback = {}) {
   const auto found = config.find(key);
-  if (found == config.end() || found->is_null()) {
-    if (fallback) return *fallback;
-    refuse("{} in {}: found nothing; allowed: an integer from 1 to {}", key, origin, kMaxSize);
-  }
-  if (!found->is_number_integer() || *found < 1 || *found > kMaxSize)
-    refuse("{} in {}: found {}; allowed: an integer from 1 to {}", key, origin, json_excerpt(*found),
-           kMaxSize);
+  const bool absent = found == config.end() || found->is_null();
+  if (absent && fallback) return *fallback;
+  if (absent || !found->is_number_integer() || *found < 1 || *found > most)
+    refuse("{} in {}: found {}; allowed: an integer from 1 to {}", key, origin,
+           absent ? "nothing" : json_excerpt(*found), most);
   return found->get<std::int64_t>();
 }
 
@@ -95,21 +91,20 @@ double read_number(const Json& config, const char* key, const std::string& origi
 class WeightFiles {
  public:
   explicit WeightFiles(const fs::path& folder) : folder_(folder) {
-    std::error_code ignored;
-    if (fs::exists(folder / kWeights, ignored)) {
-      add_file(kWeights);
+    if (path_exists(folder / kModelFile)) {
+      add_file(kModelFile);
       for (const SavedTensor& t : files_[0].tensors()) where_[t.name] = {0, &t};
-    } else if (fs::exists(folder / kIndex, ignored)) {
+    } else if (path_exists(folder / kIndex)) {
       read_index();
-    } else if (fs::exists(folder / "pytorch_model.bin", ignored) ||
-               fs::exists(folder / "pytorch_model.bin.index.json", ignored)) {
+    } else if (path_exists(folder / "pytorch_model.bin") ||
+               path_exists(folder / "pytorch_model.bin.index.json")) {
       refuse(
           "{}: found pytorch_model.bin, a pickle, which runs code when it is read; allowed: {}. In Python: "
           "transformers.GPT2LMHeadModel.from_pretrained(\"{}\").save_pretrained(\"NEW\", "
           "safe_serialization=True)",
-          folder.string(), kWeights, folder.string());
+          folder.string(), kModelFile, folder.string());
     } else {
-      refuse("{}: found no weights; allowed: a folder with {} or {}", folder.string(), kWeights, kIndex);
+      refuse("{}: found no weights; allowed: a folder with {} or {}", folder.string(), kModelFile, kIndex);
     }
   }
 
@@ -120,7 +115,7 @@ class WeightFiles {
   const std::map<std::string, Place>& tensors() const { return where_; }
   const SafetensorsFile& file(const Place& place) const { return files_[place.file]; }
   /// For messages.
-  std::string origin() const { return (folder_ / (sharded_ ? kIndex : kWeights)).string(); }
+  std::string origin() const { return (folder_ / (sharded_ ? kIndex : kModelFile)).string(); }
 
  private:
   std::size_t add_file(const std::string& name) {
@@ -186,10 +181,9 @@ std::string name_in_file(const Parameter& p, bool prefixed) {
   return prefixed && p.hf_name != kHead ? kPrefix + p.hf_name : p.hf_name;
 }
 
-// A parameter's shape as it is saved.
-std::vector<std::int64_t> saved_shape(const Parameter& p) {
-  if (p.rank == 1) return {p.cols};
-  return p.hf_transposed ? std::vector{p.cols, p.saved_rows} : std::vector{p.saved_rows, p.cols};
+// A parameter's shape in a file: Conv1D matrices lie transposed.
+std::vector<std::int64_t> shape_in_file(const Parameter& p) {
+  return p.hf_transposed ? std::vector{p.cols, p.saved_rows} : p.saved_shape();
 }
 
 // Fills one parameter from its tensor; the shapes and the type have been checked.
@@ -231,7 +225,7 @@ std::vector<TensorSpec> model_specs(const ParameterTable& table) {
   const bool prefixed = table.head != table.wte;
   std::vector<TensorSpec> specs;
   for (const Parameter& p : table.parameters)
-    specs.push_back({name_in_file(p, prefixed), "F32", saved_shape(p)});
+    specs.push_back({name_in_file(p, prefixed), "F32", shape_in_file(p)});
   return specs;
 }
 
@@ -274,14 +268,17 @@ ModelShape parse_huggingface_config(const Json& config, const std::string& origi
   check_fixed(config, origin);
 
   ModelShape shape;
-  shape.channels = read_size(config, "n_embd", origin);
-  shape.layers = read_size(config, "n_layer", origin);
-  shape.heads = shape.kv_heads = read_size(config, "n_head", origin);
-  shape.vocab = read_size(config, "vocab_size", origin);
+  shape.channels = read_size(config, "n_embd", origin, kMaxChannels);
+  shape.layers = read_size(config, "n_layer", origin, kMaxLayers);
+  shape.heads = shape.kv_heads = read_size(config, "n_head", origin, kMaxChannels);
+  const std::string heads = fault_of_heads(shape.heads, shape.channels, "n_embd");
+  if (!heads.empty()) refuse("n_head in {}: {}", origin, heads);
+  shape.vocab = read_size(config, "vocab_size", origin, kMaxVocab);
   shape.padded_vocab = pad_vocab(shape.vocab);
-  shape.context = config.contains("n_positions") ? read_size(config, "n_positions", origin)
-                                                 : read_size(config, "n_ctx", origin);  // in the oldest files
-  const std::int64_t inner = read_size(config, "n_inner", origin, shape.hidden());
+  // The oldest files have n_ctx alone.
+  shape.context =
+      read_size(config, config.contains("n_positions") ? "n_positions" : "n_ctx", origin, kMaxContext);
+  const std::int64_t inner = read_size(config, "n_inner", origin, 4 * kMaxChannels, shape.hidden());
   if (inner != shape.hidden())
     refuse("n_inner in {}: found {}; allowed: null or 4 n_embd = {}", origin, inner, shape.hidden());
   shape.norm_eps = read_number(config, "layer_norm_epsilon", origin, 1e-5, 0, 1);
@@ -301,18 +298,18 @@ ModelShape parse_huggingface_config(const Json& config, const std::string& origi
 }
 
 ModelShape read_huggingface_config(const fs::path& folder, ModelDetails* details) {
-  const std::string origin = (folder / kConfig).string();
-  const Json config = Json::parse(read_whole_file(folder / kConfig), nullptr, false);
+  const std::string origin = (folder / kConfigFile).string();
+  const Json config = Json::parse(read_whole_file(folder / kConfigFile), nullptr, false);
   if (config.is_discarded()) refuse("{}: is not valid JSON; allowed: the config.json of a GPT-2", origin);
   return parse_huggingface_config(config, origin, details);
 }
 
 void write_model(const fs::path& folder, const ParameterTable& table, const ModelShape& shape,
                  const ModelDetails& details, const float* masters) {
-  SafetensorsWriter writer(folder / kWeights, model_specs(table), model_metadata());
+  SafetensorsWriter writer(folder / kModelFile, model_specs(table), model_metadata());
   for (const Parameter& p : table.parameters) write_parameter(writer, p, masters + p.offset);
   writer.finish();
-  write_json_atomically(folder / kConfig, huggingface_config(shape, details));
+  write_json_atomically(folder / kConfigFile, huggingface_config(shape, details));
 }
 
 std::uint64_t model_file_size(const ParameterTable& table) {
@@ -337,9 +334,9 @@ void read_weights(const fs::path& folder, const ParameterTable& table, float* ar
       continue;
     }
     const SavedTensor& t = *found->second.tensor;
-    if (t.shape != saved_shape(p) || (t.dtype != "F32" && t.dtype != "F16" && t.dtype != "BF16"))
+    if (t.shape != shape_in_file(p) || (t.dtype != "F32" && t.dtype != "F16" && t.dtype != "BF16"))
       misshapen.push_back(fmt::format("{} is {} {} (allowed: {} of F32, F16 or BF16)", name,
-                                      shape_text(t.shape), t.dtype, shape_text(saved_shape(p))));
+                                      shape_text(t.shape), t.dtype, shape_text(shape_in_file(p))));
   }
   const bool tied = table.head == table.wte;
   for (const auto& [name, place] : tensors) {
@@ -370,7 +367,7 @@ void read_weights(const fs::path& folder, const ParameterTable& table, float* ar
   if (tied && head != tensors.end()) {
     const Parameter& wte = table[table.wte];
     const SavedTensor& t = *head->second.tensor;
-    bool equal = t.shape == saved_shape(wte);
+    bool equal = t.shape == wte.saved_shape();
     std::vector<float> row(static_cast<std::size_t>(wte.cols));
     for (std::int64_t r = 0; equal && r < wte.saved_rows; ++r) {
       files.file(head->second).read_f32(t, r * wte.cols, wte.cols, row.data());
@@ -380,7 +377,7 @@ void read_weights(const fs::path& folder, const ParameterTable& table, float* ar
     }
     if (!equal)
       refuse("{}: {} differs from wte.weight; allowed: equal, or \"tie_word_embeddings\": false in {}",
-             files.origin(), kHead, kConfig);
+             files.origin(), kHead, kConfigFile);
   }
 }
 

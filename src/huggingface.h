@@ -16,6 +16,10 @@
 
 namespace octavo {
 
+// Files of a model's folder.
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr const char* kConfigFile = "config.json";
+
 /// What config.json holds beside the shape.
 struct ModelDetails {
   double dropout = 0;      // resid_pdrop, embd_pdrop, attn_pdrop

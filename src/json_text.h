@@ -1,5 +1,5 @@
 // json_text.h - from the text of a file that a person wrote to a JSON tree: parsed by SAX events, because a
-// DOM parser silently keeps one of two equal keys.
+// DOM parser silently keeps one of two equal keys; and the small change of writing JSON.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
 namespace octavo {
 
@@ -19,6 +19,12 @@ enum class Comments : bool { refused, allowed };
 /// A UTF-8 byte order mark at the start is skipped. Never throws for what the text holds.
 std::optional<nlohmann::ordered_json> parse_json_text(std::string_view text, const std::string& origin,
                                                       Comments comments, std::vector<std::string>& faults);
+
+/// A value as JSON; null where there is none.
+template <typename T>
+nlohmann::ordered_json json_or_null(const std::optional<T>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+}
 
 /// A key as it stands in a message: as it is where it is plain, else as an ASCII JSON string.
 std::string key_excerpt(std::string_view key);

@@ -98,8 +98,12 @@ Json machine_json() {
   return json;
 }
 
+std::string onednn_version() {
+  const dnnl_version_t* v = dnnl_version();
+  return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
+}
+
 Json versions_json() {
-  const dnnl_version_t* onednn = dnnl_version();
   Json json;
   json["octavo"] = OCTAVO_VERSION;
   json["commit"] = OCTAVO_COMMIT;
@@ -113,7 +117,7 @@ Json versions_json() {
 #else
   json["assertions"] = true;
 #endif
-  json["onednn"] = fmt::format("{}.{}.{}", onednn->major, onednn->minor, onednn->patch);
+  json["onednn"] = onednn_version();
   return json;
 }
 

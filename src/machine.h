@@ -23,6 +23,9 @@ Machine this_machine();
 std::string describe(const Machine& machine);
 
 nlohmann::ordered_json machine_json();
+/// "2.6.0", of the library that runs.
+std::string onednn_version();
+
 /// octavo (version, commit), compiler, oneDNN, and the build's kind.
 nlohmann::ordered_json versions_json();
 /// Variables that change numbers or their order and are set: CUBLAS_*, DNNL_*, GLIBC_TUNABLES, KMP_*, NCCL_*,

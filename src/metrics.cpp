@@ -67,7 +67,7 @@ std::string to_record(const Json& row, StepRecord& record) {
   const auto version = row.find("format_version");
   if (version == row.end() || *version != kFormatVersion) {
     return fmt::format("format_version: found {}; allowed: {}",
-                       version == row.end() ? "none" : version->dump(), kFormatVersion);
+                       version == row.end() ? "none" : json_excerpt(*version), kFormatVersion);
   }
   std::string fault;
   for_each_column(record, [&](const char* name, auto& value) {
@@ -88,13 +88,13 @@ std::string to_record(const Json& row, StepRecord& record) {
       if (found->is_boolean()) {
         value = found->get<bool>();
       } else {
-        fault = fmt::format("{}: found {}; allowed: true or false", name, found->dump());
+        fault = fmt::format("{}: found {}; allowed: true or false", name, json_excerpt(*found));
       }
     } else if constexpr (std::is_same_v<T, std::int64_t>) {
       if (found->is_number_integer()) {
         value = found->get<std::int64_t>();
       } else {
-        fault = fmt::format("{}: found {}; allowed: an integer", name, found->dump());
+        fault = fmt::format("{}: found {}; allowed: an integer", name, json_excerpt(*found));
       }
     } else {
       if (found->is_number()) {
@@ -102,7 +102,7 @@ std::string to_record(const Json& row, StepRecord& record) {
       } else if (found->is_null()) {
         value = kNaN;
       } else {
-        fault = fmt::format("{}: found {}; allowed: a number or null", name, found->dump());
+        fault = fmt::format("{}: found {}; allowed: a number or null", name, json_excerpt(*found));
       }
     }
   });
@@ -115,8 +115,10 @@ struct Row {
 };
 
 /// All whole rows of a log, each with its text (which may hold keys of other versions of the program, kept on
-/// resume).
-std::vector<Row> read_rows(const fs::path& file) {
+/// resume). `on_fault` is called with the number of a line that is no row, and why; it throws, or the line is
+/// passed over.
+template <typename OnFault>
+std::vector<Row> read_rows(const fs::path& file, OnFault on_fault) {
   const std::string content = read_whole_file(file);
   std::vector<Row> rows;
   std::size_t line = 0;
@@ -129,17 +131,16 @@ std::vector<Row> read_rows(const fs::path& file) {
     ++line;
     const Json json = Json::parse(row.text, nullptr, false);
     if (torn && !json.is_object()) break;  // a killed run
-    const std::string fault = json.is_discarded()
-                                  ? fmt::format("not valid JSON: \"{}\"", row.text.substr(0, 40))
-                                  : to_record(json, row.record);
-    if (!fault.empty()) {
-      refuse("{} line {}: {}; remove the damaged line, or the whole file", file.string(), line, fault);
-    }
-    if (!rows.empty() && row.record.step <= rows.back().record.step) {
-      refuse("{} line {}: step {} follows step {}; allowed: steps that increase", file.string(), line,
-             row.record.step, rows.back().record.step);
-    }
-    rows.push_back(std::move(row));
+    std::string fault = json.is_discarded()
+                            ? fmt::format("not valid JSON: {}", json_excerpt(row.text.substr(0, 40)))
+                            : to_record(json, row.record);
+    if (fault.empty() && !rows.empty() && row.record.step <= rows.back().record.step)
+      fault = fmt::format("step {} follows step {}; allowed: steps that increase", row.record.step,
+                          rows.back().record.step);
+    if (fault.empty())
+      rows.push_back(std::move(row));
+    else
+      on_fault(line, fault);
   }
   return rows;
 }
@@ -215,12 +216,27 @@ std::string metrics_csv(const StepRecord& unchecked) {
 MetricsLog::MetricsLog(const fs::path& folder, std::int64_t keep_through_step)
     : jsonl_path_(folder / "metrics.jsonl"), csv_path_(folder / "metrics.csv") {
   std::string jsonl, csv = metrics_csv_header() + "\n";
-  if (keep_through_step > 0 && fs::exists(jsonl_path_)) {
-    for (const Row& row : read_rows(jsonl_path_)) {
+  if (keep_through_step > 0 && path_exists(jsonl_path_)) {
+    std::size_t dropped = 0;
+    std::string first;
+    const std::vector<Row> rows = read_rows(jsonl_path_, [&](std::size_t line, const std::string& fault) {
+      if (dropped++ == 0) first = fmt::format("line {}: {}", line, fault);
+    });
+    for (const Row& row : rows) {
       if (row.record.step > keep_through_step) break;
       jsonl += row.text + "\n";
       csv += metrics_csv(row.record) + "\n";
     }
+    if (dropped > 0)
+      warning_ = fmt::format(
+          "{}: dropped {}, the first at {}", jsonl_path_.string(),
+          dropped == 1 ? "1 line that is no row" : fmt::format("{} lines that are no rows", dropped), first);
+    else if (jsonl.empty())
+      warning_ = fmt::format("{}: has no row; the log begins after step {}", jsonl_path_.string(),
+                             keep_through_step);
+  } else if (keep_through_step > 0) {
+    warning_ =
+        fmt::format("{}: is missing; the log begins after step {}", jsonl_path_.string(), keep_through_step);
   }
   // The CSV is made anew from the rows kept, so that the two files agree whatever happened to it.
   write_file_atomically(jsonl_path_, jsonl);
@@ -262,7 +278,10 @@ void MetricsLog::sync() {
 
 std::vector<StepRecord> read_metrics(const fs::path& file) {
   std::vector<StepRecord> records;
-  for (Row& row : read_rows(file)) records.push_back(row.record);
+  const auto refuse_line = [&](std::size_t line, const std::string& fault) {
+    refuse("{} line {}: {}; remove the damaged line, or the whole file", file.string(), line, fault);
+  };
+  for (const Row& row : read_rows(file, refuse_line)) records.push_back(row.record);
   return records;
 }
 

@@ -42,8 +42,9 @@ std::string metrics_csv_header();
 class MetricsLog {
  public:
   /// Keeps the rows of steps <= `keep_through_step` that the folder already has (0: starts empty), rewriting
-  /// both files atomically: later rows and a torn last line vanish. Throws RequestError where metrics.jsonl
-  /// is damaged, RunError where the files cannot be written.
+  /// both files atomically: later rows and a torn last line vanish, and so does what is no row (see
+  /// warning()): a log is no reason to lose a training. Throws RequestError where metrics.jsonl cannot be
+  /// read, RunError where the files cannot be written.
   MetricsLog(const std::filesystem::path& folder, std::int64_t keep_through_step);
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
@@ -59,9 +60,12 @@ class MetricsLog {
   void sync();
 
   const std::filesystem::path& file() const { return jsonl_path_; }
+  /// What of the former log was missing or dropped as damaged, in one line; else empty.
+  const std::string& warning() const { return warning_; }
 
  private:
   std::filesystem::path jsonl_path_, csv_path_;
+  std::string warning_;
   int jsonl_ = -1, csv_ = -1;
   bool failed_ = false;
 };

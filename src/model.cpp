@@ -10,7 +10,9 @@
 namespace octavo {
 namespace {
 
-constexpr std::size_t kAlignment = 256;           // bytes, of every tensor in an arena
+constexpr std::size_t kAlignment = 256;  // bytes, of every tensor in an arena
+// Where counting stops: no machine has so much, and the sum over all categories stays within 64 bits.
+constexpr std::size_t kUncountable = std::size_t{1} << 60;
 constexpr std::int64_t kLogitElements = 1 << 27;  // the head works on chunks of rows of about this size
 
 std::int64_t head_rows(const ModelPlan& plan) {
@@ -34,8 +36,18 @@ Recompute recompute_from(const std::string& name) {
 Tensor Arena::take(DType dtype, std::initializer_list<std::int64_t> dims, const char* name) {
   // A counting arena still gives tensors that say "present", so that one layout function serves both passes.
   Tensor t(base_ == nullptr ? reinterpret_cast<void*>(kAlignment) : base_ + used_, dtype, dims, name);
-  used_ += (t.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  used_ = std::min(kUncountable, used_ + (t.bytes() + kAlignment - 1) / kAlignment * kAlignment);
   return t;
+}
+
+Allocations::~Allocations() {
+  for (void* p : blocks_) backend_.release(p);
+}
+
+void* Allocations::allocate(std::size_t bytes) {
+  blocks_.reserve(blocks_.size() + 1);  // first: where this fails, no memory is without an owner
+  blocks_.push_back(backend_.allocate(bytes));
+  return blocks_.back();
 }
 
 /// The layout of a model's memory, one function a category; run once to count and once to place.
@@ -151,26 +163,22 @@ void check_memory(const Backend& backend, const ModelPlan& plan) {
 }
 
 Model::Model(Backend& backend, const ModelPlan& plan)
-    : backend_(backend), plan_(plan), table_(make_parameter_table(plan.shape)) {
+    : backend_(backend), plan_(plan), table_(make_parameter_table(plan.shape)), allocations_(backend) {
   if (plan.B < 1 || plan.T < 1 || plan.T > plan.shape.context)
     refuse("train: micro_batch {} and sequence {}; allowed: at least 1, and a sequence up to the context, {}",
            plan.B, plan.T, plan.shape.context);
   check_memory(backend, plan);
-  auto allocate = [&](std::size_t bytes) {
-    allocations_.push_back(backend_.allocate(bytes));
-    return allocations_.back();
-  };
   const std::int64_t P = table_.arena_size;
   auto flat = [&](DType dtype, const char* name) {
-    return Tensor(allocate(static_cast<std::size_t>(P) * size_of(dtype)), dtype, {P}, name);
+    return Tensor(allocations_.allocate(static_cast<std::size_t>(P) * size_of(dtype)), dtype, {P}, name);
   };
   auto place = [&](auto layout) {
     Arena count;
     layout(count);
-    Arena real(count.size() > 0 ? allocate(count.size()) : nullptr);
+    Arena real(count.size() > 0 ? allocations_.allocate(count.size()) : nullptr);
     return layout(real);
   };
-  state_ = static_cast<StepState*>(allocate(sizeof(StepState)));
+  state_ = static_cast<StepState*>(allocations_.allocate(sizeof(StepState)));
   const StepState fresh;
   backend_.copy_to_device(state_, &fresh, sizeof fresh);
   masters_ = flat(DType::f32, "masters");
@@ -187,10 +195,6 @@ Model::Model(Backend& backend, const ModelPlan& plan)
   });
   grads_ = place([&](Arena& arena) { return ModelLayout::gradients(plan_, arena); });
   batch_ = place([&](Arena& arena) { return ModelLayout::batch(plan_, arena); });
-}
-
-Model::~Model() {
-  for (void* p : allocations_) backend_.release(p);
 }
 
 void Model::refresh_working() {

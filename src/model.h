@@ -49,6 +49,20 @@ class Arena {
   std::size_t used_ = 0;
 };
 
+/// Memory of a backend that is given back together, also where a later allocation fails.
+class Allocations {
+ public:
+  explicit Allocations(Backend& backend) : backend_(backend) {}
+  ~Allocations();
+  Allocations(const Allocations&) = delete;
+  Allocations& operator=(const Allocations&) = delete;
+  void* allocate(std::size_t bytes);
+
+ private:
+  Backend& backend_;
+  std::vector<void*> blocks_;
+};
+
 /// A micro-batch in backend memory.
 struct Batch {
   Tensor tokens;   // [B,T] i32
@@ -93,7 +107,6 @@ class Model {
  public:
   /// Allocates everything the plan needs. Throws RequestError where it does not fit.
   Model(Backend& backend, const ModelPlan& plan);
-  ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
@@ -150,7 +163,7 @@ class Model {
   Backend& backend_;
   ModelPlan plan_;
   ParameterTable table_;
-  std::vector<void*> allocations_;
+  Allocations allocations_;
   StepState* state_ = nullptr;
   Tensor masters_, gradients_, m_, v_, working_;
   Activations acts_;

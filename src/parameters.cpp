@@ -20,19 +20,28 @@ void check_shape(const ModelShape& s) {
   if (s.layers < 1 || s.channels < 1 || s.heads < 1 || s.context < 1 || s.vocab < 1)
     refuse("model: layers {}, channels {}, heads {}, context {}, vocab {}; allowed: each at least 1",
            s.layers, s.channels, s.heads, s.context, s.vocab);
-  if (s.channels % s.heads != 0)
-    refuse("model.heads: found {}, which does not divide model.channels = {}; allowed: a divisor of it",
-           s.heads, s.channels);
+  const std::string fault = fault_of_heads(s.heads, s.channels, "model.channels");
+  if (!fault.empty()) refuse("model.heads: {}", fault);
   if (s.kv_heads < 1 || s.heads % s.kv_heads != 0)
     refuse("model: {} key/value heads for {} heads; allowed: a divisor of the heads", s.kv_heads, s.heads);
-  if (s.head_size() % 8 != 0 || s.head_size() > 256)
-    refuse(
-        "model.heads: found {}, giving a head size of {}; allowed: head sizes that are multiples of 8 up to "
-        "256",
-        s.heads, s.head_size());
 }
 
 }  // namespace
+
+std::string fault_of_heads(std::int64_t heads, std::int64_t channels, const char* channels_key) {
+  if (channels % heads != 0)
+    return fmt::format("found {}, which does not divide {} = {}; allowed: a divisor of it", heads,
+                       channels_key, channels);
+  const std::int64_t head = channels / heads;
+  if (head % 8 == 0 && head <= 256) return "";
+  return fmt::format(
+      "found {}, so a head of {} / {} = {}; allowed: heads whose size is a multiple of 8 up to 256", heads,
+      channels, heads, head);
+}
+
+std::vector<std::int64_t> Parameter::saved_shape() const {
+  return rank == 1 ? std::vector{cols} : std::vector{saved_rows, cols};
+}
 
 std::int64_t ParameterTable::count() const {
   std::int64_t n = 0;

@@ -46,6 +46,8 @@ struct Parameter {
   int shard_axis;       // axis along which tensor parallelism could split it; -1: replicated
   std::int64_t offset;  // first element in every flat arena (parameters, gradients, moments, working copies)
   std::int64_t size() const { return rows * cols; }
+  /// Shape without padding rows, as it is saved: [cols] for rank 1.
+  std::vector<std::int64_t> saved_shape() const;
 };
 
 /// Indices into the table, so that the model never searches by name.
@@ -66,6 +68,10 @@ struct ParameterTable {
   /// Count of real parameters: no padding, the tied embedding once, positions included.
   std::int64_t count() const;
 };
+
+/// What is impossible about so many heads for these channels, as "found ...; allowed: ..."; empty where
+/// nothing is. `channels_key` names the channels in the text: "model.channels", "n_embd".
+std::string fault_of_heads(std::int64_t heads, std::int64_t channels, const char* channels_key);
 
 /// Builds the table of a GPT-2. Throws RequestError when the shape is impossible (heads do not divide
 /// channels, ...).

@@ -190,7 +190,7 @@ std::vector<ReferenceLine> reference_lines(const std::vector<Curve>& curves) {
 
 Curve load_curve(const fs::path& run_folder) {
   const fs::path file = run_folder / "metrics.jsonl";
-  if (!fs::exists(file)) {
+  if (!path_exists(file)) {
     refuse("{}: no metrics.jsonl there; allowed: the folder of a run that has done a step",
            run_folder.string());
   }
@@ -201,7 +201,7 @@ Curve load_curve(const fs::path& run_folder) {
   }
   const fs::path normal = (run_folder / "").lexically_normal().parent_path();
   curve.name = normal.filename().string();
-  if (!fs::exists(run_folder / "run.json")) return curve;
+  if (!path_exists(run_folder / "run.json")) return curve;
   const nlohmann::ordered_json run = read_json_object(run_folder / "run.json");
   if (const auto name = run.find("name"); name != run.end() && name->is_string()) curve.name = *name;
   const auto entropy = [&](const char* key) {

@@ -4,6 +4,7 @@
 
 #include "error.h"
 #include "evaluate.h"
+#include "files.h"
 #include "run.h"
 #include "run_folder.h"
 #include "trainer.h"
@@ -31,14 +32,6 @@ void check_same_shape(const ModelShape& saved, const ModelShape& now, const std:
   same("model.norm_eps", saved.norm_eps, now.norm_eps);
 }
 
-/// The micro-batch that "auto" chose stays, as long as a step holds what it held.
-void keep_micro_batch(Config& now, const Config& former) {
-  const bool same_step = now.train.tokens_per_step == former.train.tokens_per_step &&
-                         now.train.accumulate == former.train.accumulate &&
-                         now.train.sequence == former.train.sequence;
-  if (now.train.micro_batch == 0 && same_step) now.train.micro_batch = former.train.micro_batch;
-}
-
 /// Weights, and the moments of a checkpoint: damaged files are found before a folder is made or emptied.
 void read_start(PreparedRun& run) {
   if (!run.checkpoint && !run.initial) return;
@@ -58,18 +51,19 @@ CheckpointState checkpoint_state(const PreparedRun& run) {
   CheckpointState s;
   const Config& c = run.plan.config;
   s.seed = c.train.seed;
-  s.data_seed = c.data.seed.value_or(c.train.seed);
+  s.data_seed = *c.data.seed;
   s.sequence = run.plan.model.T;
   s.data_fingerprint = run.data.fingerprint;
   s.tokenizer_hash = run.data.tokenizer_hash;
   s.mode = run.plan.mode;
+  s.arithmetic = run.backend->arithmetic();
   return s;
 }
 
 PreparedRun prepare_run(RunRequest request) {
   PreparedRun run;
   run.request = std::move(request);
-  Config& config = run.request.config;
+  const Config& config = run.request.config;
   const std::filesystem::path folder = config.output.dir;
   RunFolder::check(folder, run.request.use);
 
@@ -77,12 +71,15 @@ PreparedRun prepare_run(RunRequest request) {
   std::optional<Config> former;  // of the run that is resumed
   if (run.request.use == FolderUse::resume) {
     std::vector<std::string> incomplete;
-    run.checkpoint = newest_checkpoint(folder / "checkpoints", &incomplete);
+    run.checkpoint = newest_checkpoint(folder / kCheckpoints, &incomplete);
+    // A killed writer leaves no such folder: this one is damaged, and what it held would be lost unnoticed.
+    if (!run.checkpoint && !incomplete.empty())
+      refuse("cannot resume in {}: {}; allowed: a complete checkpoint, or --overwrite to start afresh",
+             folder.string(), incomplete.back());
     for (std::string& line : incomplete) run.resume_notes.push_back(std::move(line));
     if (run.checkpoint) {
       model = open_model(run.checkpoint->folder.string());
-      if (std::filesystem::exists(folder / "resolved.json")) former = read_resolved_config(folder);
-      if (former) keep_micro_batch(config, *former);
+      if (path_exists(folder / kResolvedFile)) former = read_resolved_config(folder);
     }
   }
   if (!run.checkpoint && config.model.init_from) model = run.initial = open_model(*config.model.init_from);
@@ -96,7 +93,7 @@ PreparedRun prepare_run(RunRequest request) {
   run.backend = make_backend(config);
   std::optional<ModelShape> initial;
   if (model && config.model.init_from) initial = model->shape;
-  run.plan = make_run_plan(config, run.data, *run.backend, initial);
+  run.plan = make_run_plan(config, run.data, *run.backend, initial, former);
   if (!run.data.val.empty()) EvaluationWindows(run.data.val, run.plan.model.T, config.train.eval_tokens);
   if (run.checkpoint) {
     check_same_shape(model->shape, run.plan.model.shape, run.checkpoint->folder.string());

@@ -50,7 +50,7 @@ double estimate_seconds(PreparedRun& run);
 /// and reasons, and the estimate of the time. Ends with a line end.
 std::string plan_text(const PreparedRun& run, double estimated_seconds);
 
-/// The fields of state.json that the plan fixes: seeds, sequence, data, tokenizer, mode.
+/// The fields of state.json that the plan fixes: seeds, sequence, data, tokenizer, mode, arithmetic.
 CheckpointState checkpoint_state(const PreparedRun& run);
 
 struct RunOutcome {

@@ -17,6 +17,7 @@
 #include "console.h"
 #include "error.h"
 #include "files.h"
+#include "json_text.h"
 #include "machine.h"
 
 namespace octavo {
@@ -27,22 +28,20 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kLockFile = ".lock";
 // What a run leaves, besides the folder of checkpoints. A folder with one of these is used.
-constexpr std::array kFiles{"resolved.json", "run.json",  "metrics.jsonl", "metrics.csv",    "train.log",
-                            "curves.png",    "curves.gp", "curves.dat",    "gemm_plan.json", "receipt.md"};
-constexpr const char* kCheckpoints = "checkpoints";
+constexpr std::array kFiles{kResolvedFile, "run.json",  "metrics.jsonl", "metrics.csv",    "train.log",
+                            "curves.png",  "curves.gp", "curves.dat",    "gemm_plan.json", "receipt.md"};
 
 /// The first trace of a former run; empty where there is none.
 std::string trace_of_run(const fs::path& folder) {
-  std::error_code ignored;
   for (const char* name : kFiles) {
-    if (fs::exists(folder / name, ignored)) return name;
+    if (path_exists(folder / name)) return name;
   }
-  return fs::exists(folder / kCheckpoints, ignored) ? kCheckpoints : "";
+  return path_exists(folder / kCheckpoints) ? kCheckpoints : "";
 }
 
 /// Whether the folder's resolved.json or run.json is one that Octavo wrote.
 bool is_run_of_ours(const fs::path& folder) {
-  for (const char* name : {"resolved.json", "run.json"}) {
+  for (const char* name : {kResolvedFile, "run.json"}) {
     try {
       read_json_object(folder / name);
       return true;
@@ -120,9 +119,13 @@ void remove_run(const fs::path& folder) {
   if (error) refuse("output.dir: cannot remove the former run in {}: {}", folder.string(), error.message());
 }
 
-/// The value as JSON; null where there is none.
-Json optional_json(const std::optional<double>& value) {
-  return value ? Json(*value) : Json();
+/// resolved.json as it is.
+Json read_resolved(const fs::path& folder) {
+  if (!path_exists(folder / kResolvedFile)) {
+    refuse("{}: no {} there; allowed: the folder of a run, as octavo train leaves it", folder.string(),
+           kResolvedFile);
+  }
+  return read_json_object(folder / kResolvedFile);
 }
 
 }  // namespace
@@ -198,9 +201,12 @@ Json run_json(const RunInfo& info) {
   json["tokens_per_step"] = info.tokens_per_step;
   json["total_steps"] = info.total_steps;
   json["resumed_from"] = info.resumed_from;
+  json["sessions"] = info.sessions;
+  json["arithmetic"] = info.arithmetic;
+  json["bit_equality_ends"] = bit_equality_json(info.bit_equality_ends);
   json["data_fingerprint"] = info.data_fingerprint;
-  json["unigram_entropy"] = optional_json(info.unigram_entropy);
-  json["known_entropy"] = optional_json(info.known_entropy);
+  json["unigram_entropy"] = json_or_null(info.unigram_entropy);
+  json["known_entropy"] = json_or_null(info.known_entropy);
   json["machine"] = machine_json();
   json["versions"] = versions_json();
   json["environment"] = environment_json();
@@ -216,20 +222,41 @@ Json run_json(const RunInfo& info) {
   return json;
 }
 
-void write_run_description(const RunFolder& folder, const Config& config, const RunInfo& info) {
-  write_json_atomically(folder.file("resolved.json"), dump_config(config));
+void write_run_description(const RunFolder& folder, const Config& config,
+                           const std::vector<std::string>& chosen, const RunInfo& info) {
+  Json resolved;
+  resolved[kChosenKey] = chosen;
+  resolved.update(dump_config(config));
+  write_json_atomically(folder.file(kResolvedFile), resolved);
   write_json_atomically(folder.file("run.json"), run_json(info));
 }
 
 Config read_resolved_config(const fs::path& folder, const std::vector<Override>& overrides) {
-  const fs::path file = folder / "resolved.json";
-  if (!fs::exists(file)) {
-    refuse("{}: no resolved.json there; allowed: the folder of a run, as octavo train leaves it",
-           folder.string());
-  }
-  Json json = read_json_object(file);
-  json.erase("format_version");  // of the file, no field of a config
-  return parse_config(json.dump(), file.string(), overrides);
+  return parse_config(read_resolved(folder).dump(), (folder / kResolvedFile).string(), overrides);
+}
+
+Config read_config_to_go_on(const fs::path& folder, const std::vector<Override>& overrides) {
+  Json json = read_resolved(folder);
+  (void)read_resolved_config(folder);  // refuses what has not the form of a config
+  const Json chosen = json.contains(kChosenKey) ? json[kChosenKey] : Json::array();
+  const auto is_chosen = [&](const std::string& path) {
+    return std::count(chosen.begin(), chosen.end(), path) > 0;
+  };
+  const auto leave_out = [&](const char* section, const char* key) {
+    if (json.contains(section)) json[section].erase(key);
+  };
+  if (is_chosen("threads")) json.erase("threads");
+  for (const auto& [section, key] :
+       {std::pair{"data", "seed"}, std::pair{"train", "sequence"}, std::pair{"train", "tokens_per_step"},
+        std::pair{"optimizer", "min_lr"}, std::pair{"optimizer", "warmup_steps"},
+        std::pair{"optimizer", "decay_steps"}})
+    if (is_chosen(fmt::format("{}.{}", section, key))) leave_out(section, key);
+  const bool new_length = std::any_of(overrides.begin(), overrides.end(), [](const Override& o) {
+    return o.path == "train.steps" || o.path == "train.tokens" || o.path == "train.epochs";
+  });
+  if (new_length)
+    for (const char* key : {"steps", "tokens", "epochs"}) leave_out("train", key);
+  return parse_config(json.dump(), (folder / kResolvedFile).string(), overrides);
 }
 
 std::string paths_table(const std::vector<PathRow>& paths) {
@@ -260,7 +287,7 @@ std::string receipt_text(const Receipt& receipt) {
   row("command", "`" + run.command + "`");
   row("version", version_text());
   row("machine", describe(this_machine()));
-  row("device", fmt::format("{}, {} thread{}", run.device, run.threads, run.threads == 1 ? "" : "s"));
+  row("device", run.device);
   row("precision", run.mode);
   row("parameters", format_count(run.parameters));
   row("steps", fmt::format("{} of {}, {} tokens each, {} tokens in all", format_count(receipt.steps),
@@ -272,11 +299,15 @@ std::string receipt_text(const Receipt& receipt) {
   if (run.known_entropy) row("entropy of the source", loss(*run.known_entropy));
   row("tokens/s",
       std::isfinite(receipt.tokens_per_s) ? format_count(std::llround(receipt.tokens_per_s)) : "n/a");
-  row("peak memory", fmt::format("{:.2f} GiB", receipt.peak_memory_gib));
-  row("wall time", format_duration(receipt.seconds));
+  const std::string all = run.sessions > 1 ? fmt::format(" over {} sessions", run.sessions) : "";
+  row("peak memory", fmt::format("{:.2f} GiB{}", receipt.peak_memory_gib, all));
+  row("wall time", format_duration(receipt.seconds) + all);
+  for (const BitEqualityEnd& end : run.bit_equality_ends)
+    row("bit-equality",
+        fmt::format("ends at step {}: {} until then, {} after it", end.step, end.was, end.now));
   row("data", run.data_fingerprint);
   row("status", receipt.status);
-  return text + fmt::format("\nformat_version: {}\n", kFormatVersion);
+  return text + fmt::format("\n<!-- format_version {} -->\n", kFormatVersion);
 }
 
 }  // namespace octavo

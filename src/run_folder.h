@@ -13,10 +13,13 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "checkpoint.h"
 #include "config.h"
 #include "model.h"
 
 namespace octavo {
+
+inline constexpr const char* kResolvedFile = "resolved.json";
 
 enum class FolderUse { fresh, resume, overwrite };
 
@@ -39,7 +42,7 @@ class RunFolder {
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path file(const std::string& name) const { return path_ / name; }
-  std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
+  std::filesystem::path checkpoints() const { return path_ / kCheckpoints; }
 
   /// Where the file system knows no locks: the reason, to be shown as a warning. Else empty.
   const std::string& lock_warning() const { return lock_warning_; }
@@ -65,6 +68,9 @@ struct RunInfo {
   std::int64_t tokens_per_step = 0;  // global
   std::int64_t total_steps = 0;
   std::int64_t resumed_from = 0;  // 0: from the start
+  std::int64_t sessions = 1;      // starts and resumes so far, this one included
+  std::string arithmetic;         // Backend::arithmetic()
+  std::vector<BitEqualityEnd> bit_equality_ends;
   std::string data_fingerprint;
   std::optional<double>
       unigram_entropy;  // nats per token of the validation text: what knowing no context gives
@@ -75,11 +81,17 @@ struct RunInfo {
 
 /// run.json's content. Holds no host name, user name or other path than those of the command.
 nlohmann::ordered_json run_json(const RunInfo& info);
-/// Writes resolved.json and run.json.
-void write_run_description(const RunFolder& folder, const Config& config, const RunInfo& info);
+/// Writes resolved.json, with the paths of the fields that Octavo chose, and run.json.
+void write_run_description(const RunFolder& folder, const Config& config,
+                           const std::vector<std::string>& chosen, const RunInfo& info);
 /// The config of a run as its resolved.json holds it, with overrides. Throws RequestError where the folder
 /// has none or it is damaged.
 Config read_resolved_config(const std::filesystem::path& folder, const std::vector<Override>& overrides = {});
+/// The same to train on with. What Octavo chose by a rule from other fields (warm-up and decay from the
+/// steps, optimizer.min_lr from lr, ...) is left to the rule again, so that an override means what it would
+/// mean in the file that the run was started with; and one of train.steps, tokens or epochs takes the place
+/// of the length that the run had.
+Config read_config_to_go_on(const std::filesystem::path& folder, const std::vector<Override>& overrides);
 /// The table of paths, aligned, one row a choice, for the terminal and train.log.
 std::string paths_table(const std::vector<PathRow>& paths);
 
@@ -89,10 +101,10 @@ struct Receipt {
   std::int64_t steps = 0, tokens = 0;
   double train_loss = 0;  // trailing_loss()
   std::optional<double> val_loss;
-  double tokens_per_s = 0;  // median_tokens_per_s()
-  double peak_memory_gib = 0;
-  double seconds = 0;  // wall time, all included
-  std::string status;  // "finished", "stopped by SIGTERM, resumable", ...
+  double tokens_per_s = 0;     // median_tokens_per_s()
+  double peak_memory_gib = 0;  // the largest of all sessions
+  double seconds = 0;          // wall time of all sessions
+  std::string status;          // "finished", "stopped by SIGTERM, resumable", ...
 };
 /// Markdown to paste: command, version and commit, machine, model, tokens/s, memory, losses.
 std::string receipt_text(const Receipt& receipt);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "error.h"
+#include "shape_bounds.h"
 
 namespace octavo {
 namespace {
@@ -50,13 +51,22 @@ void decide_steps(const Config& c, std::int64_t windows, RunPlan& plan) {
           "train.tokens_per_step, or train.steps",
           c.train.epochs.value_or(1.0), windows, plan.sequences_per_step);
   }
+  if (plan.steps > kMaxSteps)
+    refuse("train: its tokens or epochs are {} steps of {} tokens; allowed: up to {} steps", plan.steps,
+           tokens, kMaxSteps);
 }
 
-void split_step(Config& c, const Backend& backend, RunPlan& plan) {
+void split_step(Config& c, const Backend& backend, const std::optional<Config>& former, RunPlan& plan) {
   const std::int64_t T = plan.model.T;
   std::int64_t& micro = c.train.micro_batch;
   if (c.train.accumulate && micro > 0) {
     plan.sequences_per_step = *c.train.accumulate * micro;
+    if (plan.sequences_per_step > kMaxTokensPerStep / T)
+      refuse(
+          "train.micro_batch: found {}; with {} micro-batches a step and {} tokens a sequence allowed: steps "
+          "of "
+          "up to {} tokens",
+          micro, *c.train.accumulate, T, kMaxTokensPerStep);
   } else {
     plan.sequences_per_step = sequences_in(c.train.tokens_per_step.value_or(kDefaultTokensPerStep), T);
     if (c.train.accumulate) {
@@ -70,7 +80,10 @@ void split_step(Config& c, const Backend& backend, RunPlan& plan) {
             divisors_near(plan.sequences_per_step, *c.train.accumulate));
       micro = plan.sequences_per_step / *c.train.accumulate;
     } else if (micro == 0) {
-      micro = choose_micro_batch(plan.model, plan.sequences_per_step, backend);
+      const bool same_step =
+          former && former->train.tokens_per_step == plan.tokens_per_step() && former->train.sequence == T;
+      micro = same_step ? former->train.micro_batch
+                        : choose_micro_batch(plan.model, plan.sequences_per_step, backend);
       plan.notes.push_back(
           fmt::format("micro_batch auto: {} of {} sequences a step", micro, plan.sequences_per_step));
     } else if (plan.sequences_per_step % micro != 0) {
@@ -82,6 +95,7 @@ void split_step(Config& c, const Backend& backend, RunPlan& plan) {
           divisors_near(plan.sequences_per_step, micro));
     }
   }
+  if (!c.train.accumulate) c.train.tokens_per_step = plan.tokens_per_step();
   plan.model.B = micro;
   plan.accumulate = plan.sequences_per_step / micro;
 }
@@ -182,7 +196,7 @@ std::int64_t choose_micro_batch(const ModelPlan& model, std::int64_t sequences_p
 }
 
 RunPlan make_run_plan(const Config& config, const Dataset& dataset, const Backend& backend,
-                      const std::optional<ModelShape>& initial) {
+                      const std::optional<ModelShape>& initial, const std::optional<Config>& former) {
   RunPlan plan;
   Config& c = plan.config = config;
   const PrecisionChoice precision = choose_precision(c.precision, backend);
@@ -202,7 +216,7 @@ RunPlan make_run_plan(const Config& config, const Dataset& dataset, const Backen
            plan.model.shape.context);
   make_parameter_table(plan.model.shape);  // refuses impossible shapes before memory is counted
 
-  split_step(c, backend, plan);
+  split_step(c, backend, former, plan);
   const WindowOrder order(dataset.train.size(), plan.model.T, 0);
   decide_steps(c, order.windows(), plan);
   plan.schedule = make_schedule(c.optimizer, plan.steps);
@@ -213,6 +227,15 @@ RunPlan make_run_plan(const Config& config, const Dataset& dataset, const Backen
   c.model.layers = s.layers, c.model.channels = s.channels, c.model.heads = s.heads,
   c.model.context = s.context;
   c.model.vocab = s.vocab, c.model.tied = s.tied, c.model.norm_eps = s.norm_eps;
+  c.threads = backend.threads();
+  c.data.seed = c.data.seed.value_or(c.train.seed);
+  c.train.sequence = plan.model.T;
+  c.train.steps = plan.steps;
+  c.train.tokens.reset(), c.train.epochs.reset();  // at most one of the three is allowed
+  c.optimizer.min_lr = plan.schedule.min_lr;
+  c.optimizer.warmup_steps = plan.schedule.warmup_steps;
+  c.optimizer.decay_steps = plan.schedule.decay_steps;
+  for (const ConfigDifference& d : compare_configs(config, c)) plan.chosen.push_back(d.path);
   plan.paths = plan_paths(backend, plan.model);
   if (!precision.reason.empty())
     for (PathRow& row : plan.paths)

@@ -19,7 +19,8 @@
 namespace octavo {
 
 struct RunPlan {
-  Config config;     // as run: every "auto" decided
+  Config config;                    // as run: every "auto" and default that depends on others decided
+  std::vector<std::string> chosen;  // paths of the fields that were decided here
   std::string mode;  // precision that runs; another one than config.precision.mode after a fallback
   ModelPlan model;
   Schedule schedule;
@@ -49,9 +50,10 @@ std::int64_t choose_vocab(const Config& config, const Dataset& dataset);
 /// The shape that a config describes; with `initial` (a model to start from) that model's.
 ModelShape choose_shape(const Config& config, std::int64_t vocab, const std::optional<ModelShape>& initial);
 
-/// Throws RequestError naming the key and the nearest values that work.
+/// A run that is gone on with (`former`, its config as run) keeps the micro-batch that "auto" chose as long
+/// as a step holds what it held. Throws RequestError naming the key and the nearest values that work.
 RunPlan make_run_plan(const Config& config, const Dataset& dataset, const Backend& backend,
-                      const std::optional<ModelShape>& initial);
+                      const std::optional<ModelShape>& initial, const std::optional<Config>& former = {});
 
 /// The backend a config asks for. Throws RequestError where this build or machine has none.
 std::unique_ptr<Backend> make_backend(const Config& config);

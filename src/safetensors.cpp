@@ -73,21 +73,31 @@ std::uint16_t load_u16(const std::uint8_t* p) {
   return value;
 }
 
-// Length and text of a header, padded with spaces so that the tensors begin at a multiple of 8.
+std::uint64_t bytes_of(const TensorSpec& t) {
+  std::uint64_t bytes = safetensors_element_size(t.dtype);
+  for (std::int64_t d : t.shape) bytes *= static_cast<std::uint64_t>(d);
+  return bytes;
+}
+
+// Text of a header, padded with spaces so that the tensors begin at a multiple of 8.
 std::string make_header(const std::vector<TensorSpec>& tensors,
                         const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header[kMetadata] = metadata;
+  // Written as text, entry by entry: a JSON object that keeps its order looks every key up from the front.
+  std::string text = "{";
+  const auto add = [&](const std::string& key, const nlohmann::ordered_json& value) {
+    text += (text.size() > 1 ? "," : "") + Json(key).dump() + ":" + value.dump();
+  };
+  if (!metadata.empty()) add(kMetadata, metadata);
+  std::set<std::string> names{kMetadata};
   std::uint64_t at = 0;
   for (const TensorSpec& t : tensors) {
-    std::uint64_t bytes = safetensors_element_size(t.dtype);
-    for (std::int64_t d : t.shape) bytes *= static_cast<std::uint64_t>(d);
-    if (bytes == 0 || header.contains(t.name))
+    const std::uint64_t bytes = bytes_of(t);
+    if (bytes == 0 || !names.insert(t.name).second)
       throw std::logic_error("safetensors: impossible tensor " + t.name);
-    header[t.name] = {{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
+    add(t.name, {{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}});
     at += bytes;
   }
-  std::string text = header.dump();
+  text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
   if (text.size() > kMaxHeader) throw std::logic_error("safetensors: header over 100 MB");
   return text;
@@ -95,11 +105,7 @@ std::string make_header(const std::vector<TensorSpec>& tensors,
 
 std::uint64_t data_size(const std::vector<TensorSpec>& tensors) {
   std::uint64_t total = 0;
-  for (const TensorSpec& t : tensors) {
-    std::uint64_t bytes = safetensors_element_size(t.dtype);
-    for (std::int64_t d : t.shape) bytes *= static_cast<std::uint64_t>(d);
-    total += bytes;
-  }
+  for (const TensorSpec& t : tensors) total += bytes_of(t);
   return total;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <system_error>
 
 #include <nlohmann/json.hpp>
 
@@ -15,8 +16,9 @@ namespace {
 /// The config of the run that a checkpoint lies in, or of the run's folder itself.
 std::optional<std::filesystem::path> run_of(const std::string& source, const ModelFolder& folder) {
   const std::filesystem::path given = source, outer = folder.folder / ".." / "..";
+  std::error_code ignored;  // what cannot be looked into is no run that the model belongs to
   for (const std::filesystem::path& candidate : {given, outer})
-    if (std::filesystem::exists(candidate / "resolved.json")) return candidate.lexically_normal();
+    if (std::filesystem::exists(candidate / kResolvedFile, ignored)) return candidate.lexically_normal();
   return {};
 }
 
@@ -50,7 +52,7 @@ TrainedModel open_trained_model(const TrainedModelRequest& request) {
   TrainedModel out;
   out.folder = open_model(request.source, request.choice);
   std::vector<std::string> incomplete;
-  list_checkpoints(std::filesystem::path(request.source) / "checkpoints", &incomplete);
+  list_checkpoints(std::filesystem::path(request.source) / kCheckpoints, &incomplete);
   for (const std::string& line : incomplete) std::fprintf(stderr, "octavo: warning: %s\n", line.c_str());
   const std::optional<std::filesystem::path> run = run_of(request.source, out.folder);
   const Config config = run ? read_resolved_config(*run, request.overrides)

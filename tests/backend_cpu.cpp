@@ -6,7 +6,9 @@
 #include "backend.h"
 #include "catch.h"
 #include "cpu/bf16_products.h"
+#include "cpu/instruction_set.h"
 #include "error.h"
+#include "machine.h"
 #include "process_limits.h"
 
 using namespace octavo;
@@ -72,8 +74,11 @@ TEST_CASE("the backend has the threads that were asked for, else those of the pr
   CHECK(b->threads() == usable_cores());
   CHECK(omp_get_max_threads() == usable_cores());
   CHECK(b->name() == "cpu");
-  CHECK_THAT(b->description(), ContainsSubstring(cpu::onednn_instruction_set()) &&
+  CHECK_THAT(b->description(), ContainsSubstring(b->arithmetic()) &&
                                    ContainsSubstring(std::to_string(usable_cores()) + " thread"));
+  CHECK(b->arithmetic() == fmt::format("kernels for {}, oneDNN {} for {}",
+                                       cpu::name_of(cpu::instruction_set()), onednn_version(),
+                                       cpu::onednn_instruction_set()));
 }
 
 TEST_CASE("what the CPU does, by which path, and why not") {

@@ -21,15 +21,18 @@
 #include "captured_output.h"
 #include "catch.h"
 #include "commands/commands.h"
+#include "crc32.h"
 #include "error.h"
 #include "file_size_limit.h"
 #include "files.h"
+#include "refusal.h"
 #include "safetensors.h"
 #include "temp_dir.h"
 
 using namespace octavo;
 using octavo::testing::captured_output;
 using octavo::testing::FileSizeLimit;
+using octavo::testing::refusal;
 using octavo::testing::TempDir;
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
@@ -49,8 +52,10 @@ struct Example {
     table = make_parameter_table(shape);
     masters = bits(1), moment1 = bits(2), moment2 = bits(3);
     state.samples = 160, state.tokens = 1120, state.updates = 18, state.skipped = 2, state.bad_in_row = 1;
-    state.seconds = 0.1, state.train_loss = 2.0 / 3.0, state.best_val_loss = 1.1, state.best_step = 10;
+    state.seconds = 0.1, state.train_loss = 2.0 / 3.0, state.best_val_loss = 1.1, state.sessions = 2;
     state.seed = -5, state.data_seed = std::numeric_limits<std::int64_t>::max(), state.sequence = 7;
+    state.peak_memory_gib = 0.25, state.arithmetic = "kernels for AVX2";
+    state.bit_equality_ends = {{.step = 5, .was = "kernels for AVX-512", .now = "kernels for AVX2"}};
     state.data_fingerprint = "abc", state.tokenizer_hash = "def", state.mode = "bf16";
   }
 
@@ -144,7 +149,10 @@ TEST_CASE("a checkpoint gives back the bits of masters, moments and counters") {
   CHECK(s.train_loss == std::optional<double>(2.0 / 3.0));
   CHECK(s.val_loss == std::optional<double>(1.2));
   CHECK(s.best_val_loss == std::optional<double>(1.1));
-  CHECK(s.best_step == 10);
+  CHECK(s.sessions == 2);
+  CHECK(s.peak_memory_gib == 0.25);
+  CHECK(s.arithmetic == "kernels for AVX2");
+  CHECK(s.bit_equality_ends == e.state.bit_equality_ends);
   CHECK(s.seed == -5);
   CHECK(s.data_seed == std::numeric_limits<std::int64_t>::max());
   CHECK(s.sequence == 7);
@@ -250,6 +258,38 @@ TEST_CASE("state.json with a fault is refused by key") {
   CHECK(list_checkpoints(run.path).empty());
   write_file_atomically(state, good);
   CHECK(steps_in(run.path) == std::vector<std::int64_t>{4});
+}
+
+TEST_CASE("one flipped byte in any file of a checkpoint is refused, with file, found and recorded sum") {
+  const TempDir run;
+  const Example e;
+  const fs::path folder = write_checkpoint(run.path, e.content(10, 1.0));
+  std::vector<float> m(e.masters.size()), v(m);
+  const auto use = [&] {
+    open_model(folder.string());
+    read_moments(newest_checkpoint(run.path).value(), e.table, m.data(), v.data());
+  };
+  REQUIRE_NOTHROW(use());
+  for (const std::string& name : names_in(folder)) {
+    const std::string good = read_whole_file(folder / name);
+    // All of the state, whose sum lies in itself; of the others the ends and the middle.
+    const std::size_t stride = name == "state.json" ? 1 : std::max<std::size_t>(1, (good.size() - 1) / 2);
+    for (std::size_t i = 0; i < good.size(); i += stride) {
+      std::string bad = good;
+      bad[i] = static_cast<char>(bad[i] ^ 1);
+      run.file("step_00000010/" + name, bad);
+      const std::string message = refusal(use);
+      INFO(name << " byte " << i << ": " << message);
+      CHECK_THAT(message, ContainsSubstring((folder / name).string()));
+      if (name != "state.json")
+        CHECK_THAT(message, ContainsSubstring("found CRC-32 ") && ContainsSubstring("as state.json says"));
+    }
+    write_file_atomically(folder / name, good);
+  }
+  CHECK_NOTHROW(use());
+  // A checkpoint without sums is none of this version.
+  change_json(folder / "state.json", [](Json& json) { json["files"]["config.json"] = 700; });
+  CHECK_THAT(refusal(use), ContainsSubstring("bytes in "));
 }
 
 TEST_CASE("a writer killed at any moment leaves the older checkpoint and nothing that counts") {
@@ -407,7 +447,10 @@ TEST_CASE("moments that do not fit the model are refused with every name") {
                            {{"format_version", "1"}, {"rank", "0"}, {"ranks", "2"}, {"updates", "18"}});
   writer.write("1234", 4);
   writer.finish();
-  CHECK_THAT(message_of([&] { read_moments(c, e.table, m.data(), v.data()); }),
+  const fs::path file = c.folder / "optimizer_rank0000.safetensors";
+  other.state.files[file.filename()] = {.bytes = static_cast<std::int64_t>(fs::file_size(file)),
+                                        .crc32 = crc32_file(file)};
+  CHECK_THAT(message_of([&] { read_moments(other, e.table, m.data(), v.data()); }),
              ContainsSubstring("ranks in the metadata of"));
 }
 

@@ -169,12 +169,11 @@ TEST_CASE("config: faults of values", "[config]") {
       {R"("threads": "4")", R"(threads in gpt.json: found "4"; allowed: integer from 0 to 4096)"},
       {R"("threads": null)", "threads in gpt.json: found null; allowed: integer from 0 to 4096"},
       {R"("threads": [])", "threads in gpt.json: found []; allowed: integer from 0 to 4096"},
-      {R"("model": {"layers": 0})", "model.layers in gpt.json: found 0; allowed: integer from 1 to 65536"},
-      {R"("model": {"layers": 2.5})",
-       "model.layers in gpt.json: found 2.5; allowed: integer from 1 to 65536"},
-      {R"("model": {"layers": {}})", "model.layers in gpt.json: found {}; allowed: integer from 1 to 65536"},
+      {R"("model": {"layers": 0})", "model.layers in gpt.json: found 0; allowed: integer from 1 to 1024"},
+      {R"("model": {"layers": 2.5})", "model.layers in gpt.json: found 2.5; allowed: integer from 1 to 1024"},
+      {R"("model": {"layers": {}})", "model.layers in gpt.json: found {}; allowed: integer from 1 to 1024"},
       {R"("model": {"vocab": "all"})",
-       R"(model.vocab in gpt.json: found "all"; allowed: integer from 1 to 2147483647 | "auto")"},
+       R"(model.vocab in gpt.json: found "all"; allowed: integer from 1 to 16777216 | "auto")"},
       {R"("model": {"tied": 1})", "model.tied in gpt.json: found 1; allowed: true | false"},
       {R"("train": {"steps": 99999999999999999999})",
        "train.steps in gpt.json: found 1e+20; allowed: integer from 1 to 1000000000 | null"},
@@ -290,7 +289,7 @@ TEST_CASE("config: all faults of a file are reported together", "[config]") {
       "data.trian in gpt.json: unknown key, did you mean \"data.train\"?; allowed: train, val, val_fraction, "
       "tokenizer, format, seed\n"
       "threads in gpt.json: found -1; allowed: integer from 0 to 4096\n"
-      "model.layers in gpt.json: found 0; allowed: integer from 1 to 65536\n"
+      "model.layers in gpt.json: found 0; allowed: integer from 1 to 1024\n"
       "data.train in gpt.json: found nothing; allowed: string | list of strings (Path, glob or list of them: "
       "shards or text to train on)\n"
       "data.val in gpt.json: found 3; allowed: string | list of strings | null\n"

@@ -153,5 +153,9 @@ TEST_CASE("diff: what is no run is refused by name; the command's status is 0 wh
   CHECK_THROWS_WITH(command("b"), ContainsSubstring("b: no run.json there; allowed: the folder of a run"));
   write_example_run(dir.path / "b", "b", 5);
   dir.file("b/metrics.jsonl", "{\"step\": 1\n" + metrics_json({}) + "\n");
-  CHECK_THROWS_WITH(command("b"), ContainsSubstring("metrics.jsonl line 1: not valid JSON"));
+  CHECK_THROWS_WITH(command("b"), ContainsSubstring("b/metrics.jsonl line 1: not valid JSON"));
+  dir.file("b/metrics.jsonl", "");
+  CHECK_THROWS_AS(command("b"), RequestError);
+  CHECK_THROWS_WITH(command("b"),
+                    ContainsSubstring("b/metrics.jsonl: has no row; allowed: the log of a run"));
 }

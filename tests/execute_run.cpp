@@ -1,9 +1,14 @@
 // What must not change a run's numbers, held to the bit; and the ways in which a run ends.
+#include <algorithm>
 #include <cmath>
 #include <thread>
 
+#include <nlohmann/json.hpp>
+
 #include "catch.h"
+#include "crc32.h"
 #include "error.h"
+#include "files.h"
 #include "small_run.h"
 
 using namespace octavo;
@@ -35,7 +40,116 @@ TEST_CASE("20 steps equal 10 steps and a resume") {
     config["train"]["steps"] = 20;
     const auto halves = s.train(config, "halves", FolderUse::resume);
     CHECK(training_bits(whole) == training_bits(halves));
+    const nlohmann::json run = nlohmann::json::parse(slurp(halves / "run.json"));
+    CHECK(run["sessions"] == 2);
+    CHECK(run["resumed_from"] == 10);
+    CHECK(run["bit_equality_ends"].empty());
   }
+}
+
+TEST_CASE("a run that goes on with other arithmetic says from which step on bits may differ") {
+  const SmallRun s;
+  const auto run = s.train(s.json("fp32"), "run");
+  std::filesystem::remove_all(run / "checkpoints/step_00000020");
+  const std::filesystem::path file = run / "checkpoints/step_00000010/state.json";
+  nlohmann::ordered_json state = nlohmann::ordered_json::parse(slurp(file));
+  const std::string now = state["arithmetic"].get<std::string>(), was = "kernels for a slide rule";
+  CHECK(state["sessions"] == 1);
+  state["arithmetic"] = was;
+  state["seconds"] = 7200;
+  state["peak_memory_gib"] = 1000.5;
+  state.erase("format_version");
+  state.erase("crc32");
+  state["crc32"] = crc32_hex(state.dump());
+  write_json_atomically(file, state);
+
+  for (int session = 2; session <= 3; ++session) {
+    nlohmann::json config = s.json("fp32");
+    config["train"]["steps"] = 8 + 2 * session;
+    s.train(config, "run", FolderUse::resume);
+    const nlohmann::json described = nlohmann::json::parse(slurp(run / "run.json"));
+    CHECK(described["sessions"] == session);
+    CHECK(described["arithmetic"] == now);
+    CHECK(described["bit_equality_ends"] ==
+          nlohmann::json::array({{{"step", 10}, {"was", was}, {"now", now}}}));
+  }
+  const std::string log = slurp(run / "train.log"),
+                    said = "resumed run: bit-equality ends at step 10: " + was + " until then, " + now +
+                           " after it";
+  CHECK(log.find(said) != std::string::npos);
+  CHECK(log.find(said) == log.rfind(said));  // the third session computes as the second did
+  CHECK_THAT(slurp(run / "receipt.md"), ContainsSubstring("| peak memory | 1000.50 GiB over 3 sessions |") &&
+                                            ContainsSubstring("| wall time | 2 h 00 min over 3 sessions |") &&
+                                            ContainsSubstring("| bit-equality | ends at step 10: "));
+}
+
+TEST_CASE("resolved.json holds what was chosen, and fed back it gives the same run") {
+  const SmallRun s;
+  nlohmann::json config = s.json("fp32");
+  config["optimizer"] = {{"lr", 1e-2}};
+  config["train"] = {
+      {"epochs", 0.05}, {"tokens_per_step", 222}, {"checkpoint_every", 4}, {"eval_tokens", 500}};
+  const auto first = s.train(config, "first");
+  nlohmann::json resolved = nlohmann::json::parse(slurp(first / "resolved.json"));
+  CHECK(resolved["train"]["steps"] == 8);
+  CHECK(resolved["train"]["epochs"].is_null());
+  CHECK(resolved["train"]["micro_batch"] == 6);
+  CHECK(resolved["train"]["sequence"] == 37);
+  CHECK(resolved["data"]["seed"] == 1);
+  CHECK(resolved["threads"].get<int>() > 0);
+  CHECK(resolved["optimizer"]["min_lr"] == 1e-3);
+  CHECK(resolved["optimizer"]["warmup_steps"] == 1);
+  CHECK(resolved["optimizer"]["decay_steps"] == 7);
+  const auto is_chosen = [&](const char* path) {
+    return std::count(resolved["chosen"].begin(), resolved["chosen"].end(), path) == 1;
+  };
+  CHECK(is_chosen("train.steps"));
+  CHECK(is_chosen("optimizer.decay_steps"));
+  CHECK_FALSE(is_chosen("optimizer.lr"));
+  CHECK(training_bits(s.train(resolved, "again")) == training_bits(first));
+
+  // Gone on with from the folder, or from the config that it was started with: no difference, the same bits.
+  for (const char* way : {"folder", "config"}) {
+    const auto run = s.train(config, way);
+    std::filesystem::remove_all(run / "checkpoints/step_00000008");
+    RunRequest request;
+    config["output"]["dir"] = run.string();
+    request.config = std::string(way) == "folder" ? read_config_to_go_on(run, {})
+                                                  : parse_config(config.dump(), "small.json");
+    request.use = FolderUse::resume;
+    const PreparedRun prepared = prepare_run(std::move(request));
+    CHECK(prepared.resume_notes.empty());
+    CHECK(prepared.plan.model.B == 6);
+    s.train(way == std::string("folder") ? nlohmann::json::parse(slurp(run / "resolved.json")) : config, way,
+            FolderUse::resume);
+    CHECK(training_bits(run) == training_bits(first));
+  }
+}
+
+TEST_CASE(
+    "a resume whose log is missing or junk says so and goes on; one without a whole checkpoint is refused") {
+  const SmallRun s;
+  nlohmann::json config = s.json("fp32");
+  config["train"]["steps"] = 4;
+  const auto run = s.train(config, "run");
+  const auto resumed = [&](int steps) {
+    config["train"]["steps"] = steps;
+    s.train(config, "run", FolderUse::resume);
+    return slurp(run / "train.log");
+  };
+  std::filesystem::remove(run / "metrics.jsonl");
+  CHECK_THAT(resumed(5), ContainsSubstring("metrics.jsonl: is missing; the log begins after step 4"));
+  s.dir.file("run/metrics.jsonl", "junk\n");
+  CHECK_THAT(resumed(6),
+             ContainsSubstring("metrics.jsonl: dropped 1 line that is no row, the first at line 1"));
+  CHECK(read_metrics(run / "metrics.jsonl").size() == 1);
+
+  for (const auto& entry : std::filesystem::directory_iterator(run / "checkpoints"))
+    std::filesystem::resize_file(entry.path() / "state.json", 10);
+  const std::string log = slurp(run / "metrics.jsonl");
+  CHECK_THROWS_WITH(resumed(7),
+                    ContainsSubstring("cannot resume in ") && ContainsSubstring("is not complete"));
+  CHECK(slurp(run / "metrics.jsonl") == log);
 }
 
 TEST_CASE("recompute changes no bit") {
@@ -159,6 +273,9 @@ TEST_CASE("epochs and tokens give steps; an automatic micro-batch never changes 
   CHECK(rows.size() == 8);
   config["train"]["epochs"] = 0.005;
   CHECK_THROWS_WITH(s.train(config, "less"), ContainsSubstring("fewer than one step of 6 sequences"));
+  config["train"] = {{"tokens", 1e15}, {"tokens_per_step", 37}};
+  CHECK_THROWS_WITH(s.train(config, "more"),
+                    ContainsSubstring("27027027027028 steps of 37 tokens; allowed: up to"));
 }
 
 TEST_CASE("resume without a checkpoint starts afresh; a used folder is refused") {
@@ -179,4 +296,8 @@ TEST_CASE("init_from takes a run's weights and shape") {
   // A shape written beside init_from that is not that model's is not passed over in silence.
   config["model"]["layers"] = 3;
   CHECK_THROWS_WITH(s.train(config, "third"), ContainsSubstring("model.layers: found 3"));
+  config["model"].erase("layers");
+  config["train"] = {{"micro_batch", 65536}, {"accumulate", 65536}};
+  CHECK_THROWS_WITH(s.train(config, "fourth"),
+                    ContainsSubstring("train.micro_batch: found 65536; with 65536"));
 }

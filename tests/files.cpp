@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iterator>
 #include <string>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -55,6 +56,26 @@ TEST_CASE("files: a missing folder is a failed run, a missing input a wrong requ
   CHECK_THROWS_AS(read_whole_file(dir.path / "none"), RequestError);
   CHECK_THROWS_WITH(read_whole_file(dir.path / "none"), ContainsSubstring("No such file"));
   CHECK_THROWS_WITH(read_whole_file(dir.path), ContainsSubstring("it is a folder"));
+}
+
+TEST_CASE("files: what the system does not say is an error with the path, no \"no\"") {
+  const testing::TempDir dir;
+  const fs::path file = dir.file("f", "x"), link = dir.path / "loop";
+  CHECK(path_exists(file));
+  CHECK_FALSE(path_exists(file / "below a file"));
+  CHECK_FALSE(path_exists(dir.path / "none"));
+  CHECK(is_folder(dir.path));
+  CHECK_FALSE(is_folder(file));
+  fs::create_symlink(link, link);
+  for (const fs::path& path : {link, dir.path / std::string(300, 'n')}) {
+    CHECK_THROWS_AS(path_exists(path), RequestError);
+    CHECK_THROWS_WITH(is_folder(path), ContainsSubstring("cannot read " + path.string() + ": "));
+  }
+  if (geteuid() == 0) return;  // to whom nothing is denied
+  fs::create_directory(dir.path / "closed");
+  fs::permissions(dir.path / "closed", fs::perms::none);
+  CHECK_THROWS_WITH(path_exists(dir.path / "closed" / "f"), ContainsSubstring("Permission denied"));
+  fs::permissions(dir.path / "closed", fs::perms::owner_all);
 }
 
 TEST_CASE("files: JSON has its version first, non-finite numbers are null, odd bytes are replaced") {

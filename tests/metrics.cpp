@@ -181,7 +181,7 @@ TEST_CASE("metrics: the torn last line of a killed run is passed over and repair
   CHECK(read_metrics(dir.file("metrics.jsonl", "")).empty());
 }
 
-TEST_CASE("metrics: damage is named by file, line and fault, and nothing is rewritten") {
+TEST_CASE("metrics: damage is named by file, line and fault; a resume drops it and says so in one line") {
   const testing::TempDir dir;
   const auto refused = [&](const std::string& second, const std::string& fault) {
     const std::string content =
@@ -189,12 +189,18 @@ TEST_CASE("metrics: damage is named by file, line and fault, and nothing is rewr
     const std::string file = dir.file("metrics.jsonl", content);
     CHECK_THROWS_AS(read_metrics(file), RequestError);
     CHECK_THROWS_WITH(read_metrics(file), ContainsSubstring(file + " line 2: ") && ContainsSubstring(fault));
-    CHECK_THROWS_AS(MetricsLog(dir.path, 10), RequestError);
     CHECK(read_whole_file(file) == content);
+    const MetricsLog log(dir.path, 10);
+    CHECK_THAT(log.warning(),
+               ContainsSubstring(file + ": dropped 1 line that is no row, the first at line 2: " + fault));
+    CHECK(log.warning().find('\n') == std::string::npos);
+    CHECK(read_metrics(file).size() == 2);
+    CHECK(lines_of(dir.path / "metrics.csv").size() == 3);
   };
-  refused("{\"step\": 2, \"upd", "not valid JSON: \"{\"step\": 2, \"upd\"");
+  refused("{\"step\": 2, \"upd", R"(not valid JSON: "{\"step\": 2, \"upd")");
   refused("", "not valid JSON: \"\"");
-  refused(std::string(3, '\0'), "not valid JSON");
+  refused(std::string(3, '\0') + "\r\x1b[31m\xff", R"(not valid JSON: "\u0000\u0000\u0000\r\u001b[31m)");
+  refused(std::string(9000, '[') + std::string(9000, ']'), "found array; allowed: one JSON object a line");
   refused("[2]", "found array; allowed: one JSON object a line");
   refused(metrics_json(record(1)), "step 1 follows step 1; allowed: steps that increase");
   Json row = Json::parse(metrics_json(record(2)));
@@ -209,6 +215,29 @@ TEST_CASE("metrics: damage is named by file, line and fault, and nothing is rewr
   row["format_version"] = 2;
   refused(row.dump(), "format_version: found 2; allowed: 1");
   CHECK_THROWS_AS(read_metrics(dir.path / "none.jsonl"), RequestError);
+}
+
+TEST_CASE("metrics: a resume without its log says so, and goes on") {
+  const testing::TempDir dir;
+  {
+    CHECK_THAT(MetricsLog(dir.path, 7).warning(),
+               ContainsSubstring("metrics.jsonl: is missing; the log begins after step 7"));
+  }
+  {
+    CHECK_THAT(MetricsLog(dir.path, 7).warning(),
+               ContainsSubstring("metrics.jsonl: has no row; the log begins after step 7"));
+  }
+  { CHECK(MetricsLog(dir.path, 0).warning().empty()); }
+  const std::string junk = dir.file("metrics.jsonl", "junk\nmore\n" + metrics_json(record(8)) + "\n");
+  MetricsLog log(dir.path, 7);
+  CHECK_THAT(log.warning(),
+             ContainsSubstring(
+                 junk + ": dropped 2 lines that are no rows, the first at line 1: not valid JSON: \"junk\""));
+  log.append(record(8));
+  CHECK(read_metrics(junk).size() == 1);
+  std::filesystem::remove(junk);
+  std::filesystem::create_directory(junk);
+  CHECK_THROWS_AS(MetricsLog(dir.path, 7), RequestError);
 }
 
 TEST_CASE("metrics: a full disk is one error with the path, and leaves whole lines") {

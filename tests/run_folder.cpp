@@ -50,7 +50,7 @@ RunInfo example() {
   RunInfo info;
   info.command = "octavo train a|b.json";
   info.name = "demo";
-  info.device = "cpu, AVX2";
+  info.device = "cpu, AVX2, 2 threads";
   info.mode = "bf16";
   info.threads = 2;
   info.parameters = 1234567;
@@ -189,12 +189,52 @@ TEST_CASE("run_folder: the config comes back from resolved.json") {
   const Config config = parse_config(R"({"data": {"train": "x.txt"}, "train": {"steps": 7}})", "demo.json");
   {
     const RunFolder folder(dir.path / "run", FolderUse::fresh);
-    write_run_description(folder, config, example());
+    write_run_description(folder, config, {"train.steps"}, example());
   }
   CHECK(read_json_object(dir.path / "run" / "run.json")["format_version"] == 1);
   CHECK(read_json_object(dir.path / "run" / "resolved.json")["format_version"] == 1);
   CHECK(compare_configs(config, read_resolved_config(dir.path / "run")).empty());
   CHECK_THROWS_WITH(read_resolved_config(dir.path), ContainsSubstring("no resolved.json there"));
+}
+
+TEST_CASE("run_folder: what was chosen is chosen again where a run goes on with other settings") {
+  const testing::TempDir dir;
+  const Config config = parse_config(R"({"data": {"train": "x.txt", "seed": 3}, "threads": 2,
+      "train": {"steps": 100, "tokens_per_step": 64, "micro_batch": 2, "sequence": 8},
+      "optimizer": {"lr": 0.1, "min_lr": 0.01, "warmup_steps": 2, "decay_steps": 98}})",
+                                     "demo.json");
+  {
+    const RunFolder folder(dir.path / "run", FolderUse::fresh);
+    write_run_description(folder, config,
+                          {"threads", "data.seed", "train.tokens_per_step", "train.micro_batch",
+                           "optimizer.min_lr", "optimizer.decay_steps", "train.steps"},
+                          example());
+  }
+  const auto go_on = [&](const std::vector<Override>& overrides) {
+    return read_config_to_go_on(dir.path / "run", overrides);
+  };
+  const Config same = go_on({});
+  CHECK(same.threads == 0);
+  CHECK_FALSE(same.data.seed);
+  CHECK_FALSE(same.train.tokens_per_step);
+  CHECK_FALSE(same.optimizer.min_lr);
+  CHECK_FALSE(same.optimizer.decay_steps);
+  CHECK(same.optimizer.warmup_steps == 2);  // written by whoever wrote the config
+  CHECK(same.train.sequence == 8);
+  CHECK(same.train.steps == 100);
+  CHECK(same.train.micro_batch == 2);
+  CHECK(go_on({{"optimizer.lr", "0.001"}}).optimizer.lr == 0.001);  // below the min_lr that was chosen
+  CHECK(go_on({{"train.accumulate", "4"}}).train.accumulate == 4);
+  const Config longer = go_on({{"train.epochs", "2"}});
+  CHECK(longer.train.epochs == 2);
+  CHECK_FALSE(longer.train.steps);
+
+  dir.file("run/resolved.json", R"({"format_version": 1, "chosen": "all", "data": {"train": "x"}})");
+  CHECK_THROWS_WITH(go_on({}),
+                    ContainsSubstring("chosen in ") && ContainsSubstring("found \"all\"; allowed: a list"));
+  dir.file("run/resolved.json",
+           R"({"format_version": 1, "chosen": ["optimizer.min_lr"], "data": {"train": "x"}})");
+  CHECK(go_on({{"train.steps", "5"}}).train.steps == 5);
 }
 
 TEST_CASE("run_folder: the table of paths is aligned") {
@@ -222,10 +262,20 @@ TEST_CASE("run_folder: the receipt has everything to paste") {
         "| steps | 90 of 100, 4,096 tokens each, 368,640 tokens in all |",
         "| training loss | 2.5000 nats per token", "| validation loss | 2.6250 nats per token |",
         "| unigram entropy | 3.4700 nats per token |", "| tokens/s | 12,345 |", "| peak memory | 0.50 GiB |",
-        "| wall time | 3 min 05 s |", "| status | stopped by SIGTERM, resumable |", "format_version: 1"}) {
+        "| wall time | 3 min 05 s |", "| status | stopped by SIGTERM, resumable |",
+        "\n<!-- format_version 1 -->\n"}) {
     CHECK_THAT(text, ContainsSubstring(row));
   }
   CHECK_THAT(text, ContainsSubstring(version_text()) && ContainsSubstring(this_machine().processor));
   receipt.val_loss.reset();
   CHECK_THAT(receipt_text(receipt), ContainsSubstring("| validation loss | not taken |"));
+  CHECK_THAT(receipt_text(receipt), !ContainsSubstring("session") && !ContainsSubstring("bit-equality"));
+  receipt.run.sessions = 3;
+  receipt.run.bit_equality_ends = {{.step = 40, .was = "kernels for AVX-512", .now = "kernels for AVX2"}};
+  CHECK_THAT(
+      receipt_text(receipt),
+      ContainsSubstring("| peak memory | 0.50 GiB over 3 sessions |") &&
+          ContainsSubstring("| wall time | 3 min 05 s over 3 sessions |") &&
+          ContainsSubstring("| bit-equality | ends at step 40: kernels for AVX-512 until then, kernels for "
+                            "AVX2 after it |"));
 }

@@ -119,6 +119,59 @@ TEST_CASE("damaged starting weights are refused before a folder is made or empti
   check_refused(s, {"train", "from.json"}, "model.safetensors");
 }
 
+TEST_CASE("a flipped byte in a checkpoint is refused by every command that uses it") {
+  const SmallRun s;
+  nlohmann::json config = s.json("fp32");
+  config["train"]["steps"] = 4;
+  s.dir.file("c.json", config.dump());
+  REQUIRE(run_program(s.dir.path, {"train", "c.json", "--set", "output.dir=first"}).status == 0);
+  const std::filesystem::path checkpoint = s.dir.path / "first/checkpoints/step_00000004";
+  const auto with_flipped_byte = [&](const char* file,
+                                     const std::vector<std::vector<std::string>>& commands) {
+    const std::string good = slurp(checkpoint / file);
+    std::string bad = good;
+    bad[bad.size() / 2] ^= 4;
+    std::ofstream(checkpoint / file) << bad;
+    for (const std::vector<std::string>& arguments : commands)
+      check_refused(s, arguments, std::string("step_00000004/") + file + ": found CRC-32 ");
+    std::ofstream(checkpoint / file) << good;
+  };
+  const std::vector<std::string> resume = {"train", "first", "--resume", "--set", "train.steps=6"};
+  with_flipped_byte("model.safetensors", {resume,
+                                          {"eval", "first"},
+                                          {"generate", "first", "--prompt", "the"},
+                                          {"export", "first", "run"},
+                                          {"train", "c.json", "--set", "model.init_from=first"}});
+  with_flipped_byte("optimizer_rank0000.safetensors", {resume});
+  REQUIRE(run_program(s.dir.path, resume).status == 0);
+}
+
+TEST_CASE("paths that cannot be: status 2 and one line, never an internal error") {
+  const SmallRun s;
+  s.dir.file("good.json", s.json("fp32").dump());
+  s.dir.file("file", "");
+  const std::string below = "file/below", loop = "loop";
+  std::filesystem::create_symlink("loop", s.dir.path / loop);
+  for (const std::string& path : {std::string(300, 'n'), below, loop}) {
+    for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+             {"train", path},
+             {"train", "good.json", "--resume", "--set", "output.dir=" + path},
+             {"train", "good.json", "--set", "data.train=" + path},
+             {"train", "good.json", "--set", "data.tokenizer=" + path},
+             {"train", "good.json", "--set", "model.init_from=" + path},
+             {"sweep", path},
+             {"eval", path},
+             {"generate", path, "--prompt", "a"},
+             {"export", path, "run"},
+             {"diff", path, path},
+             {"plot", path},
+             {"data", "info", path},
+             {"data", "pack", "corpus.txt", "--out", path},
+             {"config", "--check", path}})
+      check_refused(s, arguments, path.substr(0, 20));
+  }
+}
+
 TEST_CASE("fallback allow runs what the processor has, and says so") {
   const SmallRun s;
   nlohmann::json config = s.json("tf32");

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -48,8 +47,7 @@ int export_model(const Arguments& arguments) {
     written += ", generation_config.json";
   }
   for (const char* name : kTokenizerFiles) {
-    std::error_code error;
-    if (!fs::exists(model.folder / name, error)) continue;
+    if (!path_exists(model.folder / name)) continue;
     write_file_atomically(out.file(name), read_whole_file(model.folder / name));
     written += std::string(", ") + name;
   }

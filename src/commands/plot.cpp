@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <unistd.h>
 #include <vector>
 
@@ -19,6 +20,7 @@
 
 #include "commands/commands.h"
 #include "error.h"
+#include "files.h"
 
 namespace octavo {
 namespace {
@@ -35,14 +37,16 @@ struct Arguments {
 std::vector<fs::path> expand_runs(const std::vector<std::string>& arguments) {
   std::vector<fs::path> folders;
   for (const std::string& argument : arguments) {
-    if (!fs::is_directory(argument)) {
+    if (!is_folder(argument)) {
       refuse("{}: no such folder; allowed: the folder of a run or of a sweep", argument);
     }
     std::vector<fs::path> inside;
-    if (!fs::exists(fs::path(argument) / "metrics.jsonl")) {
-      for (const fs::directory_entry& entry : fs::directory_iterator(argument)) {
-        if (fs::exists(entry.path() / "metrics.jsonl")) inside.push_back(entry.path());
+    if (!path_exists(fs::path(argument) / "metrics.jsonl")) {
+      std::error_code error;
+      for (fs::directory_iterator at(argument, error), end; !error && at != end; at.increment(error)) {
+        if (path_exists(at->path() / "metrics.jsonl")) inside.push_back(at->path());
       }
+      if (error) refuse("cannot read {}: {}", argument, error.message());
       std::sort(inside.begin(), inside.end());
     }
     if (inside.empty()) inside.emplace_back(argument);
@@ -94,7 +98,7 @@ fs::path picture_for(const Arguments& arguments) {
   const fs::path out = arguments.out;
   if (out.extension() != ".png")
     refuse("--out: found {}; allowed: a file whose name ends in .png", out.string());
-  if (out.has_parent_path() && !fs::is_directory(out.parent_path())) {
+  if (out.has_parent_path() && !is_folder(out.parent_path())) {
     refuse("--out: no folder {}; allowed: a file in a folder that exists", out.parent_path().string());
   }
   return out;

@@ -11,6 +11,7 @@
 #include "commands/commands.h"
 #include "commands/common_options.h"
 #include "error.h"
+#include "files.h"
 #include "run.h"
 
 namespace octavo {
@@ -24,8 +25,8 @@ struct TrainOptions {
 
 int train(const TrainOptions& options) {
   const std::filesystem::path source = options.source;
-  const bool is_run = std::filesystem::is_directory(source);
-  if (is_run && !std::filesystem::exists(source / "resolved.json"))
+  const bool is_run = is_folder(source);
+  if (is_run && !path_exists(source / kResolvedFile))
     refuse("{}: found a folder without resolved.json; allowed: a config file or a run's folder",
            options.source);
   if (is_run && !options.resume && !options.overwrite)
@@ -33,10 +34,9 @@ int train(const TrainOptions& options) {
            options.source);
 
   RunRequest request;
-  request.config = is_run ? read_resolved_config(source, parse_overrides(options.set))
-                          : load_config(options.source, parse_overrides(options.set));
-  // A run's folder is meant wherever it lies now, not where it was made.
   const std::vector<Override> overrides = parse_overrides(options.set);
+  request.config = is_run ? read_config_to_go_on(source, overrides) : load_config(options.source, overrides);
+  // A run's folder is meant wherever it lies now, not where it was made.
   const bool moved = std::any_of(overrides.begin(), overrides.end(),
                                  [](const Override& o) { return o.path == "output.dir"; });
   if (is_run && !moved) request.config.output.dir = source.string();

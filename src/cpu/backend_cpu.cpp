@@ -43,9 +43,12 @@ class CpuBackend final : public Backend {
 
   std::string name() const override { return "cpu"; }
   std::string description() const override {
-    return fmt::format("{}; kernels for {}, oneDNN for {}; {} thread{}", this_machine().processor,
-                       cpu::name_of(cpu::instruction_set()), cpu::onednn_instruction_set(), threads_,
+    return fmt::format("{}; {}; {} thread{}", this_machine().processor, arithmetic(), threads_,
                        threads_ == 1 ? "" : "s");
+  }
+  std::string arithmetic() const override {
+    return fmt::format("kernels for {}, oneDNN {} for {}", cpu::name_of(cpu::instruction_set()),
+                       onednn_version(), cpu::onednn_instruction_set());
   }
   int threads() const override { return threads_; }
 

@@ -3,7 +3,6 @@
 #include "data/dataset_json.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "data/tokens.h"
 #include "error.h"
@@ -28,11 +27,6 @@ ordered_json shards_to_json(const std::vector<DatasetShard>& shards) {
     files.push_back({{"name", shard.name}, {"tokens", shard.tokens}, {"sha256", shard.sha256}});
   }
   return {{"tokens", total(shards)}, {"files", files}};
-}
-
-template <typename T>
-ordered_json value_or_null(const std::optional<T>& value) {
-  return value ? ordered_json(*value) : ordered_json(nullptr);
 }
 
 // Reads keys of one object, each with its path for messages.
@@ -127,8 +121,8 @@ void write_dataset_json(const DatasetDescription& d, const std::string& file) {
       {"vocab", d.vocab},
       {"eot", d.eot >= 0 ? ordered_json(d.eot) : ordered_json(nullptr)},
       {"documents", d.documents},
-      {"entropy_rate", value_or_null(d.entropy_rate)},
-      {"unigram_entropy", value_or_null(d.unigram_entropy)},
+      {"entropy_rate", json_or_null(d.entropy_rate)},
+      {"unigram_entropy", json_or_null(d.unigram_entropy)},
       {"train", shards_to_json(d.train)},
       {"val", shards_to_json(d.val)},
       {"made_by", d.made_by}};
@@ -136,8 +130,7 @@ void write_dataset_json(const DatasetDescription& d, const std::string& file) {
 }
 
 std::optional<DatasetDescription> read_dataset_json(const std::string& file) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(file, ignored)) return std::nullopt;
+  if (!path_exists(file)) return std::nullopt;
   const ordered_json json = parse_foreign_json(read_whole_file(file), file);
   if (!json.is_object() || !json.contains("octavo")) return std::nullopt;
   const Keys keys(json, file, "");

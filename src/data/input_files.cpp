@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 
 #include "error.h"
+#include "files.h"
 
 namespace octavo {
 
@@ -51,7 +52,8 @@ std::vector<std::string> glob_deep(const std::string& pattern, std::string_view 
     for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
       const std::string file = it->path().filename().string();
       const bool hidden = file.front() == '.';
-      if (hidden && it->is_directory()) it.disable_recursion_pending();
+      std::error_code ignored;
+      if (hidden && it->is_directory(ignored)) it.disable_recursion_pending();
       if (!hidden && fnmatch(name.c_str(), file.c_str(), 0) == 0) paths.push_back(it->path().string());
     }
     if (error) refuse("{}: cannot read a folder below {}: {}", what, folder, error.message());
@@ -59,18 +61,14 @@ std::vector<std::string> glob_deep(const std::string& pattern, std::string_view 
   return paths;
 }
 
-bool is_folder(const std::string& path) {
-  std::error_code ignored;
-  return fs::is_directory(path, ignored);
-}
-
 }  // namespace
 
 std::vector<std::string> expand_inputs(const std::vector<std::string>& patterns, std::string_view what) {
   std::vector<std::string> files;
   for (const std::string& pattern : patterns) {
+    const bool is_glob = pattern.find_first_of("*?[") != std::string::npos;
     std::error_code ignored;
-    if (fs::exists(pattern, ignored)) {
+    if (is_glob ? fs::exists(pattern, ignored) : path_exists(pattern)) {
       if (is_folder(pattern)) {
         refuse("{}: {} is a folder; allowed: a file, or a glob such as {}", what, pattern,
                (fs::path(pattern) / "*").string());
@@ -78,7 +76,7 @@ std::vector<std::string> expand_inputs(const std::vector<std::string>& patterns,
       files.push_back(pattern);
       continue;
     }
-    if (pattern.find_first_of("*?[") == std::string::npos) {
+    if (!is_glob) {
       refuse("{}: {} does not exist; allowed: a readable file or a glob", what, pattern);
     }
     std::vector<std::string> matches =

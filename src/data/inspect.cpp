@@ -14,6 +14,7 @@
 #include "data/tokens.h"
 #include "error.h"
 #include "files.h"
+#include "json_text.h"
 #include "sha256.h"
 
 namespace octavo {
@@ -63,8 +64,7 @@ class Inspector {
   std::vector<std::string> expand_folders(const std::vector<std::string>& paths) {
     std::vector<std::string> expanded;
     for (const std::string& path : paths) {
-      std::error_code ignored;
-      if (!fs::is_directory(path, ignored)) {
+      if (!is_folder(path)) {
         expanded.push_back(path);
         continue;
       }
@@ -160,11 +160,6 @@ class Inspector {
   std::map<std::string, std::unique_ptr<Described>> datasets_;
 };
 
-template <typename T>
-nlohmann::ordered_json value_or_null(const std::optional<T>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-}
-
 }  // namespace
 
 DataReport inspect_data(const std::vector<std::string>& paths, const std::string& format) {
@@ -181,13 +176,13 @@ nlohmann::ordered_json to_json(const DataReport& report) {
                      {"largest_id", file.largest_id},
                      {"distinct_ids", file.distinct_ids},
                      {"entropy", file.entropy},
-                     {"documents", value_or_null(file.documents)},
+                     {"documents", json_or_null(file.documents)},
                      {"sha256", file.sha256},
-                     {"split", value_or_null(file.split)}});
+                     {"split", json_or_null(file.split)}});
   }
   return {{"format_version", kFormatVersion}, {"files", files},
           {"tokens", report.tokens},          {"largest_id", report.largest_id},
-          {"entropy", report.entropy},        {"dataset", value_or_null(report.dataset)}};
+          {"entropy", report.entropy},        {"dataset", json_or_null(report.dataset)}};
 }
 
 std::string to_text(const DataReport& report) {

@@ -21,11 +21,11 @@ namespace fs = std::filesystem;
 NewFolder::NewFolder(const std::string& path) : path_(path) {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   std::error_code error;
-  if (fs::exists(path_, error) && (!fs::is_directory(path_, error) || !fs::is_empty(path_, error))) {
+  if (path_exists(path_) && (!is_folder(path_) || !fs::is_empty(path_, error))) {
     refuse("output folder {}: exists and is not an empty folder; allowed: a new or empty folder", path_);
   }
   const fs::path parent = fs::absolute(path_).parent_path();
-  for (fs::path p = parent; !fs::exists(p, error) && p.has_relative_path(); p = p.parent_path())
+  for (fs::path p = parent; !path_exists(p) && p.has_relative_path(); p = p.parent_path())
     parents_.push_back(p);
   fs::create_directories(parent, error);
   if (error) {

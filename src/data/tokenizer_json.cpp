@@ -273,14 +273,13 @@ TokenizerSpec parse_tokenizer(const std::string& json_text, const std::string& o
 
 TokenizerPtr load_tokenizer(const std::string& name) {
   if (name == "bytes") return bytes_tokenizer();
-  std::error_code ignored;
-  if (std::filesystem::is_directory(name, ignored)) {
+  if (is_folder(name)) {
     TokenizerPtr found = find_tokenizer(name);
     if (!found)
       refuse("tokenizer {}: the folder holds no tokenizer.json; allowed: bytes, a tokenizer.json", name);
     return found;
   }
-  if (!std::filesystem::exists(name, ignored)) {
+  if (!path_exists(name)) {
     refuse("tokenizer {}: does not exist; allowed: bytes, or the path of a tokenizer.json", name);
   }
   return std::make_shared<const Tokenizer>(parse_tokenizer(read_whole_file(name), name));
@@ -288,8 +287,7 @@ TokenizerPtr load_tokenizer(const std::string& name) {
 
 TokenizerPtr find_tokenizer(const std::string& folder) {
   const std::string file = (std::filesystem::path(folder) / "tokenizer.json").string();
-  std::error_code ignored;
-  return std::filesystem::exists(file, ignored) ? load_tokenizer(file) : nullptr;
+  return path_exists(file) ? load_tokenizer(file) : nullptr;
 }
 
 }  // namespace octavo

@@ -15,15 +15,13 @@
 
 #include "data/input_files.h"
 #include "data/tokenizer.h"
+#include "shape_bounds.h"
 
 namespace octavo {
 
 inline constexpr std::int32_t kShard16Magic = 20240520, kShard16Version = 1;
 inline constexpr std::int32_t kShard32Magic = 20240801, kShard32Version = 7;
 inline constexpr std::size_t kShardHeaderBytes = 1024;
-
-/// Largest vocabulary: far above any in use, small enough to count ids in memory.
-inline constexpr std::int64_t kMaxVocab = 1 << 24;
 
 /// What a file holds: "shard" header with 2 or 4 bytes a token, raw ids, or text.
 enum class TokenFormat : std::uint8_t { shard16, shard32, raw16, raw32, text };
