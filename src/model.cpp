@@ -37,6 +37,72 @@ Tensor Arena::take(DType dtype, std::initializer_list<std::int64_t> dims, const 
   return t;
 }
 
+namespace {
+
+/// A matrix in these forms.
+Operand take(Arena& arena, const ModelPlan& plan, Forms forms, DType format, std::int64_t rows,
+             std::int64_t columns, const char* name) {
+  Operand o;
+  if (forms.t) o.t = arena.take(plan.act, {rows, columns}, name);
+  if (forms.q) o.q = arena.take(format, {rows, columns}, name);
+  if (forms.q_t) o.q_t = arena.take(format, {columns, rows}, name);
+  return o;
+}
+
+/// The forms that any layer wants of a tensor that all share.
+Forms shared_forms(const ModelPlan& plan, Linear linear, Fp8Role role) {
+  Forms forms{.t = !plan.fp8.on()};
+  for (std::size_t l = 0; l < plan.fp8.layers.size(); ++l)
+    forms = forms | plan.fp8.forms(l, linear, role, plan.training);
+  return forms;
+}
+
+int parameter_of(const LayerParameters& p, Linear linear) {
+  switch (linear) {
+    case Linear::qkv:
+      return p.qkv_weight;
+    case Linear::proj:
+      return p.proj_weight;
+    case Linear::fc:
+      return p.fc_weight;
+    case Linear::out:
+      return p.out_weight;
+  }
+  return -1;
+}
+
+WorkingLayout working_layout(const ModelPlan& plan, const ParameterTable& table) {
+  WorkingLayout out;
+  const std::size_t count = table.parameters.size();
+  std::vector<Forms> forms(count);
+  for (std::size_t l = 0; l < table.layers.size(); ++l)
+    for (Linear linear : kLinears)
+      forms[static_cast<std::size_t>(parameter_of(table.layers[l], linear))] =
+          plan.fp8.forms(l, linear, Fp8Role::weight, plan.training);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Parameter& p = table.parameters[i];
+    const std::int64_t end = i + 1 < count ? table.parameters[i + 1].offset : table.arena_size;
+    out.offsets.push_back(forms[i].t ? out.size : -1);
+    const ArenaSegment segment{.begin = p.offset,
+                               .end = end,
+                               .decays = p.decays,
+                               .values = forms[i].t,
+                               .shift = p.offset - out.size};
+    if (forms[i].t) out.size += end - p.offset;
+    const bool coded = forms[i].codes();
+    ArenaSegment* last = out.segments.empty() ? nullptr : &out.segments.back();
+    if (last != nullptr && !coded && (out.coded.empty() || out.coded.back() != static_cast<int>(i) - 1) &&
+        last->decays == segment.decays && last->values == segment.values && last->shift == segment.shift)
+      last->end = end;
+    else
+      out.segments.push_back(segment);
+    if (coded) out.coded.push_back(static_cast<int>(i));
+  }
+  return out;
+}
+
+}  // namespace
+
 /// The layout of a model's memory, one function a category; run once to count and once to place.
 struct ModelLayout {
   static Activations activations(const ModelPlan& plan, Arena& arena) {
@@ -50,13 +116,25 @@ struct ModelLayout {
 
     Activations a;
     LayerActivations shared;
-    auto norm1 = [&](LayerActivations& l) { l.norm1.t = arena.take(act, {N, C}, "norm1"); };
-    auto norm2 = [&](LayerActivations& l) { l.norm2.t = arena.take(act, {N, C}, "norm2"); };
-    auto hidden = [&](LayerActivations& l) { l.hidden.t = arena.take(act, {N, F}, "hidden"); };
+    // What linear layers read: the forms that one layer wants, or, of shared memory, all of them.
+    const auto forms = [&](Linear linear, std::int64_t layer) {
+      return layer < 0
+                 ? shared_forms(plan, linear, Fp8Role::input)
+                 : plan.fp8.forms(static_cast<std::size_t>(layer), linear, Fp8Role::input, plan.training);
+    };
+    const auto input = [&](Forms f, std::int64_t columns, const char* name) {
+      return take(arena, plan, f, DType::e4m3, N, columns, name);
+    };
+    auto norms_and_hidden = [&](LayerActivations& l, std::int64_t layer) {
+      l.norm1 = input(forms(Linear::qkv, layer), C, "norm1");
+      l.norm2 = input(forms(Linear::fc, layer), C, "norm2");
+      l.hidden = input(forms(Linear::out, layer), F, "hidden");
+    };
     auto qkv = [&](LayerActivations& l) { l.qkv = arena.take(act, {N, W}, "qkv"); };
     auto residual1 = [&](LayerActivations& l) { l.residual1 = arena.take(act, {N, C}, "residual1"); };
-    auto body = [&](LayerActivations& l) {
-      l.attention.t = arena.take(act, {N, C}, "attention");
+    auto body = [&](LayerActivations& l, std::int64_t layer) {
+      // Attention's backward pass reads the values as well.
+      l.attention = input(forms(Linear::proj, layer) | Forms{.t = true}, C, "attention");
       l.lse = arena.take(f32, {plan.B, s.heads, plan.T}, "lse");
       l.residual2 = arena.take(act, {N, C}, "residual2");
       l.fc = arena.take(act, {N, F}, "fc");
@@ -65,14 +143,14 @@ struct ModelLayout {
       l.mean2 = arena.take(f32, {N}, "mean2");
       l.rstd2 = arena.take(f32, {N}, "rstd2");
     };
-    if (!keep_cheap) norm1(shared), norm2(shared), hidden(shared);
-    if (!keep_block) body(shared);
+    if (!keep_cheap) norms_and_hidden(shared, -1);
+    if (!keep_block) body(shared, -1);
     if (plan.training && !keep_block) qkv(shared);
     if (!plan.training) residual1(shared);
     for (std::int64_t i = 0; i < s.layers; ++i) {
       LayerActivations l = shared;
-      if (keep_cheap) norm1(l), norm2(l), hidden(l);
-      if (keep_block) body(l);
+      if (keep_cheap) norms_and_hidden(l, i);
+      if (keep_block) body(l, i);
       if (!plan.training || keep_block) qkv(l);
       if (plan.training) residual1(l);
       a.layers.push_back(l);
@@ -96,12 +174,46 @@ struct ModelLayout {
     if (!plan.training) return g;
     const std::int64_t N = plan.B * plan.T, C = plan.shape.channels;
     g.residual = arena.take(plan.act, {N, C}, "d_residual");
-    if (plan.dropout > 0) g.branch.t = arena.take(plan.act, {N, C}, "d_branch");
+    const auto forms = [&](Linear linear) { return shared_forms(plan, linear, Fp8Role::gradient); };
+    const auto gradient = [&](Forms f, std::int64_t columns, const char* name) {
+      return take(arena, plan, f, plan.fp8.recipe.gradient_format(), N, columns, name);
+    };
+    // Without dropout the values of a branch's gradient are those of the stream's.
+    Forms branch = forms(Linear::proj) | forms(Linear::out);
+    branch.t = branch.t && plan.dropout > 0;
+    g.branch = gradient(branch, C, "d_branch");
     g.norm = arena.take(plan.act, {N, C}, "d_norm");
     g.attention = arena.take(plan.act, {N, C}, "d_attention");
-    g.qkv.t = arena.take(plan.act, {N, plan.shape.qkv_width()}, "d_qkv");
-    g.hidden.t = arena.take(plan.act, {N, plan.shape.hidden()}, "d_hidden");
+    g.qkv = gradient(forms(Linear::qkv) | Forms{.t = true}, plan.shape.qkv_width(), "d_qkv");
+    g.hidden = gradient(forms(Linear::fc) | Forms{.t = true}, plan.shape.hidden(), "d_hidden");
     return g;
+  }
+
+  /// Codes of the weights that are read as FP8; absent for the others.
+  static std::vector<Operand> codes(const ModelPlan& plan, const ParameterTable& table, Arena& arena) {
+    std::vector<Operand> out(table.parameters.size());
+    for (std::size_t l = 0; l < table.layers.size(); ++l)
+      for (Linear linear : kLinears) {
+        const int i = parameter_of(table.layers[l], linear);
+        Forms forms = plan.fp8.forms(l, linear, Fp8Role::weight, plan.training);
+        forms.t = false;  // lies in the working arena
+        out[static_cast<std::size_t>(i)] =
+            take(arena, plan, forms, DType::e4m3, table[i].rows, table[i].cols, table[i].name.c_str());
+      }
+    return out;
+  }
+
+  static Fp8Arrays scales(const ModelPlan& plan, Arena& arena) {
+    Fp8Arrays a;
+    const std::int64_t S = static_cast<std::int64_t>(fp8_slots(plan.fp8, plan.training).size());
+    if (S == 0) return a;
+    for (Tensor* t : {&a.scale, &a.scale_inv, &a.scaled_max, &a.last})
+      *t = arena.take(DType::f32, {S}, "fp8 scale");
+    for (Tensor* t : {&a.amax, &a.own_amax, &a.frozen}) *t = arena.take(DType::i32, {S}, "fp8 amax");
+    for (Tensor* t : {&a.saturated, &a.underflowed}) *t = arena.take(DType::i64, {S}, "fp8 counts");
+    if (plan.training && plan.fp8.recipe.scaling == Fp8Scaling::delayed)
+      a.history = arena.take(DType::f32, {S, plan.fp8.recipe.history}, "fp8 history");
+    return a;
   }
 
   static Batch batch(const ModelPlan& plan, Arena& arena) {
@@ -117,7 +229,16 @@ std::vector<MemoryCategory> plan_memory(const ModelPlan& plan) {
   const ParameterTable table = make_parameter_table(plan.shape);
   const std::size_t P = static_cast<std::size_t>(table.arena_size);
   std::vector<MemoryCategory> rows{{"master weights (f32)", P * sizeof(float)}};
-  if (plan.act == DType::bf16) rows.push_back({"working weights (bf16)", P * sizeof(bf16)});
+  if (plan.act == DType::bf16)
+    rows.push_back({"working weights (bf16)",
+                    static_cast<std::size_t>(working_layout(plan, table).size) * sizeof(bf16)});
+  Arena codes, scales;
+  ModelLayout::codes(plan, table, codes);
+  ModelLayout::scales(plan, scales);
+  if (plan.fp8.on()) {
+    rows.push_back({"weight codes (fp8)", codes.size()});
+    rows.push_back({"scales and amax histories (fp8)", scales.size()});
+  }
   if (plan.training) {
     rows.push_back({"gradients (f32)", P * sizeof(float)});
     rows.push_back({"AdamW moments (f32)", 2 * P * sizeof(float)});
@@ -173,7 +294,10 @@ Model::Model(Backend& backend, const ModelPlan& plan)
   const StepState fresh;
   backend_.copy_to_device(state_, &fresh, sizeof fresh);
   masters_ = flat(DType::f32, "masters");
-  if (plan.act == DType::bf16) working_ = flat(DType::bf16, "working");
+  weights_ = working_layout(plan, table_);
+  if (plan.act == DType::bf16)
+    working_ = Tensor(allocate(static_cast<std::size_t>(weights_.size) * sizeof(bf16)), DType::bf16,
+                      {weights_.size}, "working");
   if (plan.training) {
     gradients_ = flat(DType::f32, "gradients");
     m_ = flat(DType::f32, "moment1");
@@ -186,32 +310,82 @@ Model::Model(Backend& backend, const ModelPlan& plan)
   });
   grads_ = place([&](Arena& arena) { return ModelLayout::gradients(plan_, arena); });
   batch_ = place([&](Arena& arena) { return ModelLayout::batch(plan_, arena); });
+  codes_ = place([&](Arena& arena) { return ModelLayout::codes(plan_, table_, arena); });
+  fp8_ = Fp8Slots(backend_, plan_.fp8, plan_.training,
+                  place([&](Arena& arena) { return ModelLayout::scales(plan_, arena); }));
+  attach_slots();
 }
 
 Model::~Model() {
   for (void* p : allocations_) backend_.release(p);
 }
 
-void Model::refresh_working() {
-  if (working_) backend_.run(Cast{.x = masters_, .y = {.t = working_}});
-}
-
 namespace {
 
-Tensor slice(const Tensor& arena, const Parameter& p) {
-  const Tensor part = arena.rows(p.offset, p.size());
+Tensor slice(const Tensor& arena, const Parameter& p, std::int64_t offset) {
+  const Tensor part = arena.rows(offset, p.size());
   Tensor t = p.rank == 1 ? part : part.view({p.rows, p.cols});
   t.name = p.name.c_str();
   return t;
 }
+Tensor slice(const Tensor& arena, const Parameter& p) {
+  return slice(arena, p, p.offset);
+}
 
 }  // namespace
 
+Operand Model::operand(const Operand& memory, std::size_t layer, Linear linear, Fp8Role role) const {
+  const Forms forms = plan_.fp8.forms(layer, linear, role, plan_.training);
+  Operand o = memory;
+  if (!forms.q) o.q = {};
+  if (!forms.q_t) o.q_t = {};
+  o.slot = forms.codes() ? fp8_.find(layer, linear, role) : nullptr;
+  return o;
+}
+
+void Model::attach_slots() {
+  for (std::size_t l = 0; l < acts_.layers.size(); ++l) {
+    LayerActivations& a = acts_.layers[l];
+    a.norm1 = operand(a.norm1, l, Linear::qkv, Fp8Role::input);
+    a.attention = operand(a.attention, l, Linear::proj, Fp8Role::input);
+    a.norm2 = operand(a.norm2, l, Linear::fc, Fp8Role::input);
+    a.hidden = operand(a.hidden, l, Linear::out, Fp8Role::input);
+    for (Linear linear : kLinears) {
+      Operand& w = codes_[static_cast<std::size_t>(parameter_of(table_.layers[l], linear))];
+      w = operand(w, l, linear, Fp8Role::weight);
+    }
+  }
+  for (ArenaSegment& s : weights_.segments)
+    for (int i : weights_.coded)
+      if (table_[i].offset == s.begin) s.codes = &codes_[static_cast<std::size_t>(i)];
+}
+
+void Model::refresh_working(bool record) {
+  if (!working_) return;
+  for (const ArenaSegment& s : weights_.segments) {
+    if (!s.values) continue;
+    const std::int64_t n = s.end - s.begin;
+    backend_.run(Cast{.x = masters_.rows(s.begin, n), .y = {.t = working_.rows(s.begin - s.shift, n)}});
+  }
+  for (int i : weights_.coded) {
+    Operand codes = codes_[static_cast<std::size_t>(i)];
+    codes.record = record;
+    backend_.run(Cast{.x = slice(masters_, table_[i]), .y = codes});
+  }
+}
+
 Operand Model::weight(int parameter) const {
-  return {.t = slice(working_ ? working_ : masters_, table_[parameter])};
+  Operand w = codes_[static_cast<std::size_t>(parameter)];
+  const Parameter& p = table_[parameter];
+  const std::int64_t offset = weights_.offsets[static_cast<std::size_t>(parameter)];
+  if (!working_)
+    w.t = slice(masters_, p);
+  else if (offset >= 0)
+    w.t = slice(working_, p, offset);
+  return w;
 }
 Tensor Model::vector(int parameter) const {
-  return slice(working_ ? working_ : masters_, table_[parameter]);
+  return weight(parameter).t;
 }
 Tensor Model::norm_vector(int parameter) const {
   return slice(masters_, table_[parameter]);

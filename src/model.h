@@ -11,6 +11,7 @@
 
 #include "backend.h"
 #include "parameters.h"
+#include "precision/fp8_slots.h"
 
 namespace octavo {
 
@@ -28,6 +29,7 @@ struct ModelPlan {
   bool training = true;  // false: no gradients and no moments (eval, generate)
   double dropout = 0;
   std::uint64_t dropout_seed = 0;
+  Fp8Plan fp8;  // what runs on FP8 codes; act is bf16 then
 };
 
 /// One line of the memory table: bytes of a category, known before anything is allocated.
@@ -46,6 +48,14 @@ class Arena {
  private:
   char* base_;
   std::size_t used_ = 0;
+};
+
+/// How the weights lie in their working forms: what the products read.
+struct WorkingLayout {
+  std::int64_t size = 0;               // elements of the working arena
+  std::vector<std::int64_t> offsets;   // of each parameter in it; -1: its values are not read
+  std::vector<ArenaSegment> segments;  // of the optimizer: cover the arena in order
+  std::vector<int> coded;              // parameters that are read as FP8, each a segment of its own
 };
 
 /// A micro-batch in backend memory.
@@ -81,7 +91,7 @@ struct Activations {
 /// Gradients of activations: overwritten block by block.
 struct ActivationGradients {
   Tensor residual;   // [N,C] gradient of the stream
-  Operand branch;    // [N,C] gradient of a branch, where dropout makes it differ from the stream's
+  Operand branch;    // [N,C] gradient of a branch; its values only where dropout makes them differ
   Tensor norm;       // [N,C]
   Tensor attention;  // [N,C]
   Operand qkv;       // [N,(H+2Hkv)D]
@@ -98,7 +108,11 @@ class Model {
 
   /// Logits' producer: runs the network over `batch`; with train, draws dropout masks and keeps what backward
   /// needs.
-  enum class Pass : std::uint8_t { train, evaluate };
+  enum class Pass : std::uint8_t {
+    train,
+    recompute,
+    evaluate
+  };  // recompute: as train, but nothing is counted
   void forward(const Batch& batch, Pass pass);
   /// Head, loss and the whole backward pass after forward(batch, train). Losses of the batch are added to
   /// state->loss_sum. Parameter gradients are += where `accumulate`, else =.
@@ -110,9 +124,9 @@ class Model {
   /// there, and returns the V logits that follow the last one. `tokens` are host ids. first + count <= T.
   void extend(const std::int32_t* tokens, std::int64_t first, std::int64_t count, std::vector<float>& logits);
 
-  /// Working copies of all weights from the masters (after loading or initialising; AdamW keeps them up to
-  /// date).
-  void refresh_working();
+  /// Working forms of all weights from the masters (after loading or initialising; AdamW keeps them up to
+  /// date). `record`: their amaxes count for the next update of the scales, as those of a fresh cast do.
+  void refresh_working(bool record);
 
   const ModelPlan& plan() const { return plan_; }
   const ParameterTable& table() const { return table_; }
@@ -128,6 +142,9 @@ class Model {
   const Batch& batch() const { return batch_; }
   /// Working weights, bf16; absent in fp32 runs.
   Tensor working() const { return working_; }
+  /// What the optimizer treats alike, with the working forms to write.
+  const std::vector<ArenaSegment>& segments() const { return weights_.segments; }
+  Fp8Slots& fp8() { return fp8_; }
 
  private:
   friend struct ModelLayout;
@@ -136,13 +153,17 @@ class Model {
   };  // rows of [N, ...] that an operator call works on
   void forward_rows(const Batch& batch, Pass pass, Range rows);
   void block_to_stream2(std::size_t l, const Batch& batch, Pass pass, Range rows);  // attention half
-  void mlp_hidden(std::size_t l, Range rows);                                       // up to the activation
+  void mlp_hidden(std::size_t l, Pass pass, Range rows);                            // up to the activation
   void recompute_block(std::size_t l, const Batch& batch);
   void head_and_loss(const Batch& batch, LossMode mode, bool accumulate);
   void backward_block(std::size_t l, const Batch& batch, bool accumulate);
   Dropout dropout(std::size_t layer, DropPlace place, const Batch& batch, Pass pass) const;
-  Operand weight(int parameter) const;  // working form of a matrix
-  Tensor vector(int parameter) const;   // working form of a bias of a linear layer
+  Operand weight(int parameter) const;  // working forms of a matrix
+  void place_weights();
+  void attach_slots();
+  /// The forms of a linear layer's operand that are read, of what lies in `memory`.
+  Operand operand(const Operand& memory, std::size_t layer, Linear linear, Fp8Role role) const;
+  Tensor vector(int parameter) const;  // working form of a bias of a linear layer
   Tensor norm_vector(int parameter) const;
   Tensor gradient(int parameter) const;
 
@@ -152,6 +173,9 @@ class Model {
   std::vector<void*> allocations_;
   StepState* state_ = nullptr;
   Tensor masters_, gradients_, m_, v_, working_;
+  WorkingLayout weights_;
+  std::vector<Operand> codes_;  // of each parameter; absent where it is not read as FP8
+  Fp8Slots fp8_;
   Activations acts_;
   ActivationGradients grads_;
   Batch batch_;

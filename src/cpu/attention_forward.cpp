@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "cpu/attention_tiles.h"
+#include "cpu/fp8_codes.h"
 #include "cpu/operators.h"
 #include "cpu/scratch.h"
 #include "parallel.h"
@@ -212,6 +213,8 @@ void forward(const AttentionForward& op) {
 
 void attention_forward(const AttentionForward& op) {
   with_type(op.qkv.dtype, [&](auto type) { forward<decltype(type)>(op); });
+  // Heads are columns of the output, so its rows are complete only here.
+  write_codes(op.out);
 }
 
 }  // namespace octavo::cpu

@@ -114,6 +114,7 @@ class CpuBackend final : public Backend {
   void do_run(const GradientNorm& op) override { cpu::gradient_norm(op); }
   void do_run(const AdamW& op) override { cpu::adamw(op); }
   void do_run(const Cast& op) override { cpu::cast(op); }
+  void do_run(const Fp8Update& op) override { cpu::fp8_update(op); }
 
   /// From this size on memory is mapped: the kernel zeroes a page when it is first used, in large pages where
   /// it can (products of large matrices then miss the address cache less), and has it back on release.
