@@ -17,8 +17,10 @@
 // parts. Reductions run over fixed blocks in index order: results do not depend on the number of threads.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -335,7 +337,14 @@ class HostCopy {
   const float* data_;
 };
 
-/// The CPU backend. threads 0: the cores this process may use.
-std::unique_ptr<Backend> make_cpu_backend(int threads);
+/// Compute capability of an NVIDIA GPU: 9.0 is major 9, minor 0.
+struct Capability {
+  int major = 0, minor = 0;
+  auto operator<=>(const Capability&) const = default;
+};
+
+/// The CPU backend. threads 0: the cores this process may use. With `pretended` it answers supports() for FP8
+/// as a GPU of that capability would, so that every fallback can be tested without one.
+std::unique_ptr<Backend> make_cpu_backend(int threads, std::optional<Capability> pretended = std::nullopt);
 
 }  // namespace octavo

@@ -21,7 +21,38 @@ std::int64_t head_rows(const ModelPlan& plan) {
   return std::min(N, (rows + 15) / 16 * 16);
 }
 
+/// A product of y[rows,out] = x[rows,in] w[out,in]^T.
+OpDesc product(std::int64_t out, std::int64_t in, Gemm gemm, std::int64_t rows, DType dtype) {
+  OpDesc d{.op = "matmul", .dtype = dtype};
+  switch (gemm) {
+    case Gemm::fprop:
+      d.m = rows, d.n = out, d.k = in;
+      break;
+    case Gemm::dgrad:
+      d.m = rows, d.n = in, d.k = out;
+      break;
+    case Gemm::wgrad:
+      d.m = out, d.n = in, d.k = rows;
+      break;
+  }
+  return d;
+}
+
 }  // namespace
+
+OpDesc product_of(const ModelShape& s, Linear linear, Gemm gemm, std::int64_t rows, DType dtype) {
+  switch (linear) {
+    case Linear::qkv:
+      return product(s.qkv_width(), s.channels, gemm, rows, dtype);
+    case Linear::proj:
+      return product(s.channels, s.channels, gemm, rows, dtype);
+    case Linear::fc:
+      return product(s.hidden(), s.channels, gemm, rows, dtype);
+    case Linear::out:
+      return product(s.channels, s.hidden(), gemm, rows, dtype);
+  }
+  return {};
+}
 
 Recompute recompute_from(const std::string& name) {
   if (name == "none") return Recompute::none;
@@ -406,27 +437,62 @@ Dropout Model::dropout(std::size_t layer, DropPlace place, const Batch& batch, P
   return d;
 }
 
+namespace {
+
+/// Layers of a list in words: " in layers 0, 11"; nothing where they are all.
+std::string layers_text(const std::vector<std::size_t>& some, std::size_t all) {
+  return some.size() == all
+             ? ""
+             : fmt::format(" in layer{} {}", some.size() == 1 ? "" : "s", fmt::join(some, ", "));
+}
+
+/// The rows of one product of a linear layer: one for the layers where it reads FP8 codes, one for the
+/// others.
+void add_linear_paths(const Backend& backend, const ModelPlan& plan, Linear linear, Gemm gemm,
+                      const PathRow& row, const OpDesc& in_act, std::vector<PathRow>& rows) {
+  OpDesc in_fp8 = in_act;
+  in_fp8.dtype = DType::e4m3;
+  const Support fp8 = backend.supports(in_fp8), act = backend.supports(in_act);
+  const std::size_t L = plan.fp8.layers.size();
+  std::vector<std::size_t> coded, skipped, unable;
+  for (std::size_t l = 0; l < L; ++l) {
+    const LinearPaths p = plan.fp8.paths(l, linear);
+    const bool codes = gemm == Gemm::fprop ? p.fprop : gemm == Gemm::dgrad ? p.dgrad : p.wgrad;
+    (codes ? coded : plan.fp8.skips(l) ? skipped : unable).push_back(l);
+  }
+  const auto add = [&](const std::vector<std::size_t>& layers, const std::string& path,
+                       const std::string& reason) {
+    if (!layers.empty()) rows.push_back({row.what + layers_text(layers, L), row.shape, path, reason});
+  };
+  add(coded, fp8.path, "");
+  add(unable, act.path, fp8.reason);
+  add(skipped, act.path, "precision.fp8.skip_first_layers, skip_last_layers");
+  if (L == 0) rows.push_back({row.what, row.shape, act.path, act.reason});
+}
+
+}  // namespace
+
 std::vector<PathRow> plan_paths(const Backend& backend, const ModelPlan& plan) {
   const ModelShape& s = plan.shape;
-  const std::int64_t N = plan.B * plan.T, C = s.channels, F = s.hidden(), W = s.qkv_width();
+  const std::int64_t N = plan.B * plan.T;
   std::vector<PathRow> rows;
-  struct Product {
+  struct Role {
+    Gemm gemm;
     const char* name;
-    std::int64_t out, in, rows;
   };
-  for (const Product& p : {Product{"qkv", W, C, N}, Product{"proj", C, C, N}, Product{"fc", F, C, N},
-                           Product{"out", C, F, N}, Product{"head", s.padded_vocab, C, head_rows(plan)}}) {
-    struct Role {
-      const char* name;
-      std::int64_t m, n, k;
-    };
-    const Role roles[] = {
-        {"fprop", p.rows, p.out, p.in}, {"dgrad", p.rows, p.in, p.out}, {"wgrad", p.out, p.in, p.rows}};
-    for (const Role& r : std::span(roles, plan.training ? 3 : 1)) {
-      const Support yes = backend.supports({.op = "matmul", .dtype = plan.act, .m = r.m, .n = r.n, .k = r.k});
-      rows.push_back(
-          {std::string(p.name) + " " + r.name, fmt::format("{}x{}x{}", r.m, r.n, r.k), yes.path, yes.reason});
+  const Role roles[] = {{Gemm::fprop, "fprop"}, {Gemm::dgrad, "dgrad"}, {Gemm::wgrad, "wgrad"}};
+  const auto used = std::span(roles, plan.training ? 3 : 1);
+  const auto shape_text = [](const OpDesc& d) { return fmt::format("{}x{}x{}", d.m, d.n, d.k); };
+  for (Linear linear : kLinears)
+    for (const Role& role : used) {
+      const OpDesc desc = product_of(s, linear, role.gemm, N, plan.act);
+      const PathRow row{.what = fmt::format("{} {}", name_of(linear), role.name), .shape = shape_text(desc)};
+      add_linear_paths(backend, plan, linear, role.gemm, row, desc, rows);
     }
+  for (const Role& role : used) {
+    const OpDesc desc = product(s.padded_vocab, s.channels, role.gemm, head_rows(plan), plan.act);
+    const Support head = backend.supports(desc);
+    rows.push_back({fmt::format("head {}", role.name), shape_text(desc), head.path, head.reason});
   }
   const Support attention = backend.supports(
       {.op = "attention", .dtype = plan.act, .head_size = s.head_size(), .dropout = plan.dropout > 0});

@@ -187,6 +187,9 @@ std::vector<MemoryCategory> plan_memory(const ModelPlan& plan);
 void check_memory(const Backend& backend, const ModelPlan& plan);
 std::size_t total_bytes(const std::vector<MemoryCategory>& categories);
 
+/// A product of a linear layer over `rows` tokens, as Backend::supports() is asked for it.
+OpDesc product_of(const ModelShape& shape, Linear linear, Gemm gemm, std::int64_t rows, DType dtype);
+
 /// What runs for each product and operator, and why.
 struct PathRow {
   std::string what, shape, path, reason;

@@ -39,9 +39,14 @@ struct Fp8Plan {
   Fp8Recipe recipe;
   bool calibrate = true;    // step 1 is preceded by a pass that finds the first scales
   bool transposed = false;  // dgrad and wgrad read transposed codes: what the device's products want
+  std::int64_t skip_first = 0, skip_last = 0;  // layers that stay in bf16 because the config says so
   std::vector<std::array<LinearPaths, kLinears.size()>> layers;  // empty: no FP8
 
   bool on() const { return !layers.empty(); }
+  bool skips(std::size_t layer) const {
+    const std::int64_t l = static_cast<std::int64_t>(layer);
+    return l < skip_first || l >= static_cast<std::int64_t>(layers.size()) - skip_last;
+  }
   LinearPaths paths(std::size_t layer, Linear linear) const {
     return on() ? layers[layer][static_cast<std::size_t>(linear)] : LinearPaths{};
   }
