@@ -62,6 +62,7 @@ Fp8Slots::Fp8Slots(Backend& backend, const Fp8Plan& plan, bool training, const F
                       .saturated = arrays.saturated.as<std::int64_t>() + i,
                       .underflowed = arrays.underflowed.as<std::int64_t>() + i});
   }
+  if (infos_.empty()) return;
   const std::vector<float> ones(infos_.size(), 1.0f);
   write(backend, arrays_.scale, ones);
   write(backend, arrays_.scale_inv, ones);
