@@ -123,6 +123,7 @@ std::vector<Fp8SlotState> Fp8Slots::save() const {
     const auto first = history.begin() + static_cast<std::ptrdiff_t>(i * length);
     Fp8SlotState s{.name = infos_[i].name,
                    .scale = scale[i],
+                   .scaled_max = fp8_scaled_max(infos_[i].format, recipe_.margin),
                    .history = std::vector<float>(first, first + static_cast<std::ptrdiff_t>(length))};
     s.history[0] = std::bit_cast<float>(amax[i]);
     states.push_back(std::move(s));
@@ -147,7 +148,7 @@ std::vector<std::string> Fp8Slots::load(const std::vector<Fp8SlotState>& states)
       continue;
     }
     const Fp8SlotState& s = *found->second;
-    scale[i] = s.scale;
+    scale[i] = s.scale * (fp8_scaled_max(infos_[i].format, recipe_.margin) / s.scaled_max);
     amax[i] = std::bit_cast<std::int32_t>(s.history[0]);
     if (length == 0) continue;
     // The newest amaxes stand last, in both.

@@ -36,6 +36,7 @@ struct Fp8Arrays {
 struct Fp8SlotState {
   std::string name;
   float scale = 1;
+  float scaled_max = 0;  // that the scale was made for: format and margin
   std::vector<float> history;
 };
 
@@ -66,9 +67,9 @@ class Fp8Slots {
 
   std::vector<Fp8SlotHealth> health() const;
   std::vector<Fp8SlotState> save() const;
-  /// Takes over the slots of the same name. A history of another length keeps its newest amaxes; a margin or
-  /// format of another run shows in the scale after the next update. Returns the names of slots that `states`
-  /// lacks; these are left as they are.
+  /// Takes over the slots of the same name. A history of another length keeps its newest amaxes; a scale made
+  /// for another format or margin is converted (by a power of two, so exactly). Returns the names of slots
+  /// that `states` lacks; these are left as they are.
   std::vector<std::string> load(const std::vector<Fp8SlotState>& states);
 
  private:
