@@ -121,7 +121,6 @@ struct Delayed {
     for (const float a : window)
       if (a > amax) amax = a;  // NaN compares false
     if (most_recent) amax = last;
-    window[0] = history.size() == 1 ? 0 : window[0];
     history = window;
     history[0] = 0;
     if (!(amax > 0) || std::isinf(amax)) return;
