@@ -40,25 +40,35 @@ Product& prepared(const ProductShape& shape) {
   return products.try_emplace(shape, shape).first->second;
 }
 
-/// A factor as it is multiplied: a row-major matrix, or its transpose.
+/// A factor as it is multiplied: a row-major matrix.
 struct Factor {
   const void* data;
-  std::int64_t rows, columns;  // of the matrix as the operator means it
-  std::int64_t row, column;    // strides
+  std::int64_t rows, columns;
 };
 
-/// The factor of an operator: its values, or its codes widened into `scratch`.
+/// The factor of an operator: its values, or its codes widened into `scratch`. oneDNN sums in another order
+/// where a factor comes transposed, so transposed codes are turned back: both forms give the same bits.
 Factor factor_of(const Operand& operand, bool codes, Scratch& scratch) {
-  if (!codes) return {operand.t.data, operand.t.dim(0), operand.t.dim(1), operand.t.dim(1), 1};
-  const bool transposed = !operand.q;
-  const Tensor& q = transposed ? operand.q_t : operand.q;
+  if (!codes) return {operand.t.data, operand.t.dim(0), operand.t.dim(1)};
+  const Tensor& q = operand.q ? operand.q : operand.q_t;
   const std::uint8_t* from = static_cast<const std::uint8_t*>(q.data);
   bf16* to = scratch.get<bf16>(static_cast<std::size_t>(q.numel()));
-  parallel_blocks({q.numel(), 1 << 16}, [&](std::int64_t begin, std::int64_t end) {
-    widen_codes(q.dtype, from + begin, end - begin, to + begin);
+  if (operand.q) {
+    parallel_blocks({q.numel(), 1 << 16}, [&](std::int64_t begin, std::int64_t end) {
+      widen_codes(q.dtype, from + begin, end - begin, to + begin);
+    });
+    return {to, q.dim(0), q.dim(1)};
+  }
+  const std::int64_t rows = q.dim(1), columns = q.dim(0);
+  parallel_blocks({columns, 16}, [&](std::int64_t begin, std::int64_t end) {
+    static thread_local Scratch piece;
+    const std::int64_t count = end - begin;
+    bf16* wide = piece.get<bf16>(static_cast<std::size_t>(count * rows));
+    widen_codes(q.dtype, from + begin * rows, count * rows, wide);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < count; ++c) to[r * columns + begin + c] = wide[c * rows + r];
   });
-  if (transposed) return {to, q.dim(1), q.dim(0), 1, q.dim(1)};
-  return {to, q.dim(0), q.dim(1), q.dim(1), 1};
+  return {to, rows, columns};
 }
 
 /// The whole product that an operator asks for.
@@ -70,15 +80,15 @@ ProductShape whole_product(const Matmul& op, const Factor& a, const Factor& b) {
   switch (op.gemm) {
     case Gemm::fprop:
       s.m = a.rows, s.k = a.columns, s.n = b.rows;
-      s.a_row = a.row, s.a_column = a.column, s.b_row = b.column, s.b_column = b.row;
+      s.a_row = a.columns, s.a_column = 1, s.b_row = 1, s.b_column = b.columns;
       break;
     case Gemm::dgrad:
       s.m = a.rows, s.k = a.columns, s.n = b.columns;
-      s.a_row = a.row, s.a_column = a.column, s.b_row = b.row, s.b_column = b.column;
+      s.a_row = a.columns, s.a_column = 1, s.b_row = b.columns, s.b_column = 1;
       break;
     case Gemm::wgrad:
       s.m = a.columns, s.k = a.rows, s.n = b.columns;
-      s.a_row = a.column, s.a_column = a.row, s.b_row = b.row, s.b_column = b.column;
+      s.a_row = 1, s.a_column = a.columns, s.b_row = b.columns, s.b_column = 1;
       break;
   }
   s.c_row = s.n;
