@@ -382,6 +382,8 @@ void validate(const AdamW& op) {
     const bool plain = static_cast<bool>(s.codes->q);
     check.codes("segments", *s.codes, q.dim(plain ? 0 : 1), q.dim(plain ? 1 : 0));
     check.absent("segments", s.codes->t, "because the values go to working");
+    check.require(op.working || !s.values, "segments", "values of a matrix with codes, but no working",
+                  "working, or a segment without values");
   }
   check.require(end == P, "segments", "an end at " + std::to_string(end),
                 "an end at P = " + std::to_string(P));
@@ -395,7 +397,7 @@ void validate(const AdamW& op) {
 void validate(const Cast& op) {
   const Check check("Cast");
   check.require(op.x && op.x.numel() > 0 && is_act(op.x.dtype), "x", text_of(op.x), "f32 or bf16, not empty");
-  if (op.y.slot != nullptr) {
+  if (op.y.slot != nullptr || op.y.q || op.y.q_t) {
     check.rank("x", op.x, 2);
     Tensor rounded = op.x;
     rounded.dtype = DType::bf16;
