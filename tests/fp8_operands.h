@@ -33,7 +33,7 @@ struct DeviceSlot {
       : scale(b, std::vector<float>{start.scale}, {1}, "scale"),
         scale_inv(b, {1}, "scale_inv"),
         amax(b, std::vector<std::int32_t>{std::bit_cast<std::int32_t>(start.amax)}, {1}, "amax"),
-        own_amax(b, {1}, "own_amax"),
+        own_amax(b, std::vector<std::int32_t>{0x7fffffff}, {1}, "own_amax"),
         saturated(b, std::vector<std::int64_t>{start.saturated}, {1}, "saturated"),
         underflowed(b, std::vector<std::int64_t>{start.underflowed}, {1}, "underflowed"),
         slot{.format = format,
