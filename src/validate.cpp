@@ -302,6 +302,9 @@ void validate(const AttentionForward& op) {
   check.forms("out", op.out, op.out.t, s.B * s.T, op.heads * s.D);
   check.require(op.first_query >= 0 && op.first_query < s.T, "first_query", std::to_string(op.first_query),
                 "0 to T - 1 = " + std::to_string(s.T - 1));
+  check.require(op.first_query == 0 || op.out.slot == nullptr || (s.B == 1 && !op.out.q_t), "first_query",
+                std::to_string(op.first_query),
+                "0 where codes are those of several sequences, or transposed");
 }
 
 void validate(const AttentionBackward& op) {

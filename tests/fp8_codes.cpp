@@ -161,6 +161,34 @@ TEST_CASE("attention's codes are those of its values on every instruction set, o
   omp_set_num_threads(omp_get_num_procs());
 }
 
+TEST_CASE("attention from a first query on leaves the codes and the amax of earlier rows out", "[fp8]") {
+  using namespace producers;
+  for (Backend* b : backends())
+    for (const Fp8Scaling scaling : kScalings) {
+      DeviceArray<bf16> qkv(*b, random_values<bf16>(kT * kPacked, 51, 2), {1, kT, kPacked}, "qkv");
+      DeviceArray<float> lse(*b, {1, kHeads, kT}, "lse");
+      constexpr std::int64_t kFirst = 21, kRest = kT - kFirst, kBefore = kFirst * kOut;
+      // Values of earlier rows are as allocated here: NaN.
+      DeviceOperand got(*b, kT, kOut, DType::e4m3, scaling, {.t = true, .q = true}, {.scale = 90});
+      b->run(AttentionForward{.qkv = qkv.tensor,
+                              .heads = kHeads,
+                              .kv_heads = kKvHeads,
+                              .scale = 0.25f,
+                              .out = viewed(got.operand, {1, kT, kOut}),
+                              .lse = lse.tensor,
+                              .first_query = kFirst});
+      const std::vector<bf16> all = got.t.read(), values(all.begin() + kBefore, all.end());
+      const std::vector<std::uint8_t> codes = got.q.read();
+      const float scale = scaling == Fp8Scaling::delayed ? 90 : reference::current_scale(DType::e4m3, values);
+      const Coded expected = reference::quantise(DType::e4m3, values, scale);
+      CHECK(std::all_of(codes.begin(), codes.begin() + kBefore, [](int c) { return c == 0xff; }));
+      CHECK((std::vector<std::uint8_t>(codes.begin() + kBefore, codes.end()) == expected.q));
+      CHECK(static_cast<std::int64_t>(values.size()) == kRest * kOut);
+      CHECK(got.slot.scale.read()[0] == scale);
+      CHECK(got.slot.amax_bits() == expected.amax);
+    }
+}
+
 TEST_CASE("matrices of any size have their codes, however few or many rows there are", "[fp8]") {
   const std::pair<std::int64_t, std::int64_t> sizes[] = {{1, 1},   {1, 17},  {17, 1},   {16, 16},
                                                          {15, 31}, {33, 16}, {1100, 3}, {5, 4099}};

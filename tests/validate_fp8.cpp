@@ -151,6 +151,26 @@ TEST_CASE("codes and slots of every operand that is written are checked", "[fp8]
     check_written<Cast>("Cast", {.x = x, .y = {.t = half({N, C})}}, &Cast::y, "y", N, C, false);
 }
 
+TEST_CASE("attention from a first query on writes the codes of one sequence, plain", "[fp8]") {
+  const AttentionForward op{.qkv = half({1, T, kPacked}),
+                            .heads = H,
+                            .kv_heads = Hkv,
+                            .scale = 0.5f,
+                            .out = {.t = half({1, T, H * D}), .q = e4m3({T, H * D}), .slot = &kSlot},
+                            .lse = f32({1, H, T}),
+                            .first_query = 1};
+  check<AttentionForward>("AttentionForward", op,
+                          {{"first_query",
+                            [](AttentionForward& o) {
+                              o.out.q_t = e4m3({H * D, T});
+                            }},
+                           {"first_query", [](AttentionForward& o) {
+                              o.qkv = half({B, T, kPacked});
+                              o.out.t = half({B, T, H * D}), o.out.q = e4m3({N, H * D});
+                              o.lse = f32({B, H, T});
+                            }}});
+}
+
 TEST_CASE("codes of f32 values, and operands without any form, are refused", "[fp8]") {
   const Operand codes{.q = e4m3({N, C}), .slot = &kSlot};
   check<ActivationForward>(
