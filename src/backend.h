@@ -17,12 +17,15 @@
 // parts. Reductions run over fixed blocks in index order: results do not depend on the number of threads.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "precision/fp8_recipe.h"
 #include "tensor.h"
 
 namespace octavo {
@@ -104,11 +107,9 @@ struct NormBackward {
   Tensor dresidual;   // [N,C] act; += where `accumulate_dresidual`, else =
   bool accumulate_dresidual = true;
   Tensor dgain, dbias;  // [C] f32; += where `accumulate`, else =
-  Operand
-      dbranch;  // [N,C] act  = ; absent where there was no branch or no dropout (then it equals dresidual)
-  Dropout dropout;      // of the branch
-  Tensor dbranch_bias;  // [C] f32; column sums of dbranch (of dresidual where dbranch is absent); optional;
-                        // (+)= as dgain
+  Operand dbranch;  // [N,C] act  = ; its values are absent where they equal dresidual's or nobody reads them
+  Dropout dropout;  // of the branch
+  Tensor dbranch_bias;  // [C] f32; column sums of dropout'(dr); optional; (+)= as dgain
   bool accumulate = false;
   std::int64_t T = 0;
 };
@@ -119,11 +120,15 @@ enum class Gemm : std::uint8_t {
   dgrad,  // d[N,I] =  a[N,O] b[O,I]                 a = dy, b = w
   wgrad,  // d[O,I] (+)= a[N,O]^T b[N,I]             a = dy, b = x;   d is f32
 };
+/// With `codes` the factors are the FP8 codes and the sum is multiplied by both inverse scales before the
+/// bias: a.q and b.q, or, where the device wants the inner dimension contiguous, b.q_t in dgrad and a.q_t,
+/// b.q_t in wgrad. Codes are never both E5M2. Products and sums are in f32.
 struct Matmul {
   Gemm gemm = Gemm::fprop;
-  Operand a, b;  // act
-  Tensor bias;   // [O] act, fprop only, optional; added in f32 before rounding
-  Tensor d;      // act (wgrad: f32)  = ; wgrad += where `accumulate`
+  Operand a, b;        // act
+  bool codes = false;  // read the codes instead of the values
+  Tensor bias;         // [O] act, fprop only, optional; added in f32 before rounding
+  Tensor d;            // act (wgrad: f32)  = ; wgrad += where `accumulate`
   bool accumulate = false;
 };
 
@@ -204,23 +209,40 @@ struct GradientNorm {
 struct ArenaSegment {
   std::int64_t begin = 0, end = 0;
   bool decays = false;
+  bool values = true;              // its values are read in the working type
+  std::int64_t shift = 0;          // element i of the arena is element i - shift of AdamW::working
+  const Operand* codes = nullptr;  // where it is one matrix that is read as FP8: the codes to write
 };
 /// AdamW (Loshchilov, Hutter 2019) over one flat arena, unless state->skip:
 ///   updates += 1;  g = grad * clip_factor;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;
-///   p -= lr * ( (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps) + decay * p ),  t = updates;  working =
-///   round(p).
+///   p -= lr * ( (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps) + decay * p ),  t = updates;
+///   working = round(p);  codes = quantise(round(p)).
 struct AdamW {
-  Tensor param, grad, m, v;  // [P] f32
-  Tensor working;            // [P] bf16, the weights as the products read them; absent in fp32 runs
+  Tensor param, grad, m, v;                // [P] f32
+  Tensor working;                          // bf16, the weights as the products read them; absent in fp32 runs
   std::span<const ArenaSegment> segments;  // cover [0, P) in order
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
   StepState* state = nullptr;
 };
 
-/// y = x in y's types (round to nearest even).
+/// y = x in y's forms: values rounded to nearest even, codes of the values as rounded to bf16.
 struct Cast {
-  Tensor x;   // [n] f32 or bf16
-  Operand y;  // [n]
+  Tensor x;   // [n] or, where y has codes, [rows,columns]; f32 or bf16
+  Operand y;  // the same shape
+};
+
+/// Once a step: takes the folded amaxes into the histories and moves the scales, by precision/fp8_recipe.h;
+/// under `current` or where state->skip, histories and scales stay. Then amax = 0.
+struct Fp8Update {
+  Tensor amax;        // [S] i32, bits of the amaxes folded (and reduced over ranks)  = 0
+  Tensor history;     // [S,L] f32; absent under current
+  Tensor scale;       // [S] f32
+  Tensor scaled_max;  // [S] f32, fp8_scaled_max() of each slot
+  Tensor last;        // [S] f32  = the amax that was taken in, for the log
+  Tensor frozen;      // [S] i32  = 1 where the scale stayed because of inf or NaN
+  Fp8Scaling scaling = Fp8Scaling::delayed;
+  Fp8AmaxAlgorithm algorithm = Fp8AmaxAlgorithm::max;
+  const StepState* state = nullptr;
 };
 
 // Every operator, once. `X(Type)`.
@@ -240,7 +262,8 @@ struct Cast {
   X(LossSum) \
   X(GradientNorm) \
   X(AdamW) \
-  X(Cast)
+  X(Cast) \
+  X(Fp8Update)
 // clang-format on
 
 #define OCTAVO_DECLARE(Op) \
@@ -315,7 +338,14 @@ class HostCopy {
   const float* data_;
 };
 
-/// The CPU backend. threads 0: the cores this process may use.
-std::unique_ptr<Backend> make_cpu_backend(int threads);
+/// Compute capability of an NVIDIA GPU: 9.0 is major 9, minor 0.
+struct Capability {
+  int major = 0, minor = 0;
+  auto operator<=>(const Capability&) const = default;
+};
+
+/// The CPU backend. threads 0: the cores this process may use. With `pretended` it answers supports() for FP8
+/// as a GPU of that capability would, so that every fallback can be tested without one.
+std::unique_ptr<Backend> make_cpu_backend(int threads, std::optional<Capability> pretended = std::nullopt);
 
 }  // namespace octavo

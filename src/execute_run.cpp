@@ -104,7 +104,7 @@ class RunLoop {
       from = {};
     };
     upload(model.masters(), run_.weights);
-    model.refresh_working();
+    model.refresh_working(/*record=*/false);
     if (!run_.checkpoint) return;
     upload(model.moment1(), run_.moment1);
     upload(model.moment2(), run_.moment2);

@@ -24,7 +24,38 @@ std::int64_t head_rows(const ModelPlan& plan) {
   return std::min(N, (rows + 15) / 16 * 16);
 }
 
+/// A product of y[rows,out] = x[rows,in] w[out,in]^T.
+OpDesc product(std::int64_t out, std::int64_t in, Gemm gemm, std::int64_t rows, DType dtype) {
+  OpDesc d{.op = "matmul", .dtype = dtype};
+  switch (gemm) {
+    case Gemm::fprop:
+      d.m = rows, d.n = out, d.k = in;
+      break;
+    case Gemm::dgrad:
+      d.m = rows, d.n = in, d.k = out;
+      break;
+    case Gemm::wgrad:
+      d.m = out, d.n = in, d.k = rows;
+      break;
+  }
+  return d;
+}
+
 }  // namespace
+
+OpDesc product_of(const ModelShape& s, Linear linear, Gemm gemm, std::int64_t rows, DType dtype) {
+  switch (linear) {
+    case Linear::qkv:
+      return product(s.qkv_width(), s.channels, gemm, rows, dtype);
+    case Linear::proj:
+      return product(s.channels, s.channels, gemm, rows, dtype);
+    case Linear::fc:
+      return product(s.hidden(), s.channels, gemm, rows, dtype);
+    case Linear::out:
+      return product(s.channels, s.hidden(), gemm, rows, dtype);
+  }
+  return {};
+}
 
 Recompute recompute_from(const std::string& name) {
   if (name == "none") return Recompute::none;
@@ -50,6 +81,72 @@ void* Allocations::allocate(std::size_t bytes) {
   return blocks_.back();
 }
 
+namespace {
+
+/// A matrix in these forms.
+Operand take(Arena& arena, const ModelPlan& plan, Forms forms, DType format, std::int64_t rows,
+             std::int64_t columns, const char* name) {
+  Operand o;
+  if (forms.t) o.t = arena.take(plan.act, {rows, columns}, name);
+  if (forms.q) o.q = arena.take(format, {rows, columns}, name);
+  if (forms.q_t) o.q_t = arena.take(format, {columns, rows}, name);
+  return o;
+}
+
+/// The forms that any layer wants of a tensor that all share.
+Forms shared_forms(const ModelPlan& plan, Linear linear, Fp8Role role) {
+  Forms forms{.t = !plan.fp8.on()};
+  for (std::size_t l = 0; l < plan.fp8.layers.size(); ++l)
+    forms = forms | plan.fp8.forms(l, linear, role, plan.training);
+  return forms;
+}
+
+int parameter_of(const LayerParameters& p, Linear linear) {
+  switch (linear) {
+    case Linear::qkv:
+      return p.qkv_weight;
+    case Linear::proj:
+      return p.proj_weight;
+    case Linear::fc:
+      return p.fc_weight;
+    case Linear::out:
+      return p.out_weight;
+  }
+  return -1;
+}
+
+WorkingLayout working_layout(const ModelPlan& plan, const ParameterTable& table) {
+  WorkingLayout out;
+  const std::size_t count = table.parameters.size();
+  std::vector<Forms> forms(count);
+  for (std::size_t l = 0; l < table.layers.size(); ++l)
+    for (Linear linear : kLinears)
+      forms[static_cast<std::size_t>(parameter_of(table.layers[l], linear))] =
+          plan.fp8.forms(l, linear, Fp8Role::weight, plan.training);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Parameter& p = table.parameters[i];
+    const std::int64_t end = i + 1 < count ? table.parameters[i + 1].offset : table.arena_size;
+    out.offsets.push_back(forms[i].t ? out.size : -1);
+    const ArenaSegment segment{.begin = p.offset,
+                               .end = end,
+                               .decays = p.decays,
+                               .values = forms[i].t,
+                               .shift = p.offset - out.size};
+    if (forms[i].t) out.size += end - p.offset;
+    const bool coded = forms[i].codes();
+    ArenaSegment* last = out.segments.empty() ? nullptr : &out.segments.back();
+    if (last != nullptr && !coded && (out.coded.empty() || out.coded.back() != static_cast<int>(i) - 1) &&
+        last->decays == segment.decays && last->values == segment.values && last->shift == segment.shift)
+      last->end = end;
+    else
+      out.segments.push_back(segment);
+    if (coded) out.coded.push_back(static_cast<int>(i));
+  }
+  return out;
+}
+
+}  // namespace
+
 /// The layout of a model's memory, one function a category; run once to count and once to place.
 struct ModelLayout {
   static Activations activations(const ModelPlan& plan, Arena& arena) {
@@ -63,13 +160,25 @@ struct ModelLayout {
 
     Activations a;
     LayerActivations shared;
-    auto norm1 = [&](LayerActivations& l) { l.norm1.t = arena.take(act, {N, C}, "norm1"); };
-    auto norm2 = [&](LayerActivations& l) { l.norm2.t = arena.take(act, {N, C}, "norm2"); };
-    auto hidden = [&](LayerActivations& l) { l.hidden.t = arena.take(act, {N, F}, "hidden"); };
+    // What linear layers read: the forms that one layer wants, or, of shared memory, all of them.
+    const auto forms = [&](Linear linear, std::int64_t layer) {
+      return layer < 0
+                 ? shared_forms(plan, linear, Fp8Role::input)
+                 : plan.fp8.forms(static_cast<std::size_t>(layer), linear, Fp8Role::input, plan.training);
+    };
+    const auto input = [&](Forms f, std::int64_t columns, const char* name) {
+      return take(arena, plan, f, DType::e4m3, N, columns, name);
+    };
+    auto norms_and_hidden = [&](LayerActivations& l, std::int64_t layer) {
+      l.norm1 = input(forms(Linear::qkv, layer), C, "norm1");
+      l.norm2 = input(forms(Linear::fc, layer), C, "norm2");
+      l.hidden = input(forms(Linear::out, layer), F, "hidden");
+    };
     auto qkv = [&](LayerActivations& l) { l.qkv = arena.take(act, {N, W}, "qkv"); };
     auto residual1 = [&](LayerActivations& l) { l.residual1 = arena.take(act, {N, C}, "residual1"); };
-    auto body = [&](LayerActivations& l) {
-      l.attention.t = arena.take(act, {N, C}, "attention");
+    auto body = [&](LayerActivations& l, std::int64_t layer) {
+      // Attention's backward pass reads the values as well.
+      l.attention = input(forms(Linear::proj, layer) | Forms{.t = true}, C, "attention");
       l.lse = arena.take(f32, {plan.B, s.heads, plan.T}, "lse");
       l.residual2 = arena.take(act, {N, C}, "residual2");
       l.fc = arena.take(act, {N, F}, "fc");
@@ -78,14 +187,14 @@ struct ModelLayout {
       l.mean2 = arena.take(f32, {N}, "mean2");
       l.rstd2 = arena.take(f32, {N}, "rstd2");
     };
-    if (!keep_cheap) norm1(shared), norm2(shared), hidden(shared);
-    if (!keep_block) body(shared);
+    if (!keep_cheap) norms_and_hidden(shared, -1);
+    if (!keep_block) body(shared, -1);
     if (plan.training && !keep_block) qkv(shared);
     if (!plan.training) residual1(shared);
     for (std::int64_t i = 0; i < s.layers; ++i) {
       LayerActivations l = shared;
-      if (keep_cheap) norm1(l), norm2(l), hidden(l);
-      if (keep_block) body(l);
+      if (keep_cheap) norms_and_hidden(l, i);
+      if (keep_block) body(l, i);
       if (!plan.training || keep_block) qkv(l);
       if (plan.training) residual1(l);
       a.layers.push_back(l);
@@ -109,12 +218,46 @@ struct ModelLayout {
     if (!plan.training) return g;
     const std::int64_t N = plan.B * plan.T, C = plan.shape.channels;
     g.residual = arena.take(plan.act, {N, C}, "d_residual");
-    if (plan.dropout > 0) g.branch.t = arena.take(plan.act, {N, C}, "d_branch");
+    const auto forms = [&](Linear linear) { return shared_forms(plan, linear, Fp8Role::gradient); };
+    const auto gradient = [&](Forms f, std::int64_t columns, const char* name) {
+      return take(arena, plan, f, plan.fp8.recipe.gradient_format(), N, columns, name);
+    };
+    // Without dropout the values of a branch's gradient are those of the stream's.
+    Forms branch = forms(Linear::proj) | forms(Linear::out);
+    branch.t = branch.t && plan.dropout > 0;
+    g.branch = gradient(branch, C, "d_branch");
     g.norm = arena.take(plan.act, {N, C}, "d_norm");
     g.attention = arena.take(plan.act, {N, C}, "d_attention");
-    g.qkv.t = arena.take(plan.act, {N, plan.shape.qkv_width()}, "d_qkv");
-    g.hidden.t = arena.take(plan.act, {N, plan.shape.hidden()}, "d_hidden");
+    g.qkv = gradient(forms(Linear::qkv) | Forms{.t = true}, plan.shape.qkv_width(), "d_qkv");
+    g.hidden = gradient(forms(Linear::fc) | Forms{.t = true}, plan.shape.hidden(), "d_hidden");
     return g;
+  }
+
+  /// Codes of the weights that are read as FP8; absent for the others.
+  static std::vector<Operand> codes(const ModelPlan& plan, const ParameterTable& table, Arena& arena) {
+    std::vector<Operand> out(table.parameters.size());
+    for (std::size_t l = 0; l < table.layers.size(); ++l)
+      for (Linear linear : kLinears) {
+        const int i = parameter_of(table.layers[l], linear);
+        Forms forms = plan.fp8.forms(l, linear, Fp8Role::weight, plan.training);
+        forms.t = false;  // lies in the working arena
+        out[static_cast<std::size_t>(i)] =
+            take(arena, plan, forms, DType::e4m3, table[i].rows, table[i].cols, table[i].name.c_str());
+      }
+    return out;
+  }
+
+  static Fp8Arrays scales(const ModelPlan& plan, Arena& arena) {
+    Fp8Arrays a;
+    const std::int64_t S = static_cast<std::int64_t>(fp8_slots(plan.fp8, plan.training).size());
+    if (S == 0) return a;
+    for (Tensor* t : {&a.scale, &a.scale_inv, &a.scaled_max, &a.last})
+      *t = arena.take(DType::f32, {S}, "fp8 scale");
+    for (Tensor* t : {&a.amax, &a.own_amax, &a.frozen}) *t = arena.take(DType::i32, {S}, "fp8 amax");
+    for (Tensor* t : {&a.saturated, &a.underflowed}) *t = arena.take(DType::i64, {S}, "fp8 counts");
+    if (plan.training && plan.fp8.recipe.scaling == Fp8Scaling::delayed)
+      a.history = arena.take(DType::f32, {S, plan.fp8.recipe.history}, "fp8 history");
+    return a;
   }
 
   static Batch batch(const ModelPlan& plan, Arena& arena) {
@@ -130,7 +273,16 @@ std::vector<MemoryCategory> plan_memory(const ModelPlan& plan) {
   const ParameterTable table = make_parameter_table(plan.shape);
   const std::size_t P = static_cast<std::size_t>(table.arena_size);
   std::vector<MemoryCategory> rows{{"master weights (f32)", P * sizeof(float)}};
-  if (plan.act == DType::bf16) rows.push_back({"working weights (bf16)", P * sizeof(bf16)});
+  if (plan.act == DType::bf16)
+    rows.push_back({"working weights (bf16)",
+                    static_cast<std::size_t>(working_layout(plan, table).size) * sizeof(bf16)});
+  Arena codes, scales;
+  ModelLayout::codes(plan, table, codes);
+  ModelLayout::scales(plan, scales);
+  if (plan.fp8.on()) {
+    rows.push_back({"weight codes (fp8)", codes.size()});
+    rows.push_back({"scales and amax histories (fp8)", scales.size()});
+  }
   if (plan.training) {
     rows.push_back({"gradients (f32)", P * sizeof(float)});
     rows.push_back({"AdamW moments (f32)", 2 * P * sizeof(float)});
@@ -182,7 +334,10 @@ Model::Model(Backend& backend, const ModelPlan& plan)
   const StepState fresh;
   backend_.copy_to_device(state_, &fresh, sizeof fresh);
   masters_ = flat(DType::f32, "masters");
-  if (plan.act == DType::bf16) working_ = flat(DType::bf16, "working");
+  weights_ = working_layout(plan, table_);
+  if (plan.act == DType::bf16)
+    working_ = Tensor(allocate(static_cast<std::size_t>(weights_.size) * sizeof(bf16)), DType::bf16,
+                      {weights_.size}, "working");
   if (plan.training) {
     gradients_ = flat(DType::f32, "gradients");
     m_ = flat(DType::f32, "moment1");
@@ -195,28 +350,78 @@ Model::Model(Backend& backend, const ModelPlan& plan)
   });
   grads_ = place([&](Arena& arena) { return ModelLayout::gradients(plan_, arena); });
   batch_ = place([&](Arena& arena) { return ModelLayout::batch(plan_, arena); });
-}
-
-void Model::refresh_working() {
-  if (working_) backend_.run(Cast{.x = masters_, .y = {.t = working_}});
+  codes_ = place([&](Arena& arena) { return ModelLayout::codes(plan_, table_, arena); });
+  fp8_ = Fp8Slots(backend_, plan_.fp8, plan_.training,
+                  place([&](Arena& arena) { return ModelLayout::scales(plan_, arena); }));
+  attach_slots();
 }
 
 namespace {
 
-Tensor slice(const Tensor& arena, const Parameter& p) {
-  const Tensor part = arena.rows(p.offset, p.size());
+Tensor slice(const Tensor& arena, const Parameter& p, std::int64_t offset) {
+  const Tensor part = arena.rows(offset, p.size());
   Tensor t = p.rank == 1 ? part : part.view({p.rows, p.cols});
   t.name = p.name.c_str();
   return t;
 }
+Tensor slice(const Tensor& arena, const Parameter& p) {
+  return slice(arena, p, p.offset);
+}
 
 }  // namespace
 
+Operand Model::operand(const Operand& memory, std::size_t layer, Linear linear, Fp8Role role) const {
+  const Forms forms = plan_.fp8.forms(layer, linear, role, plan_.training);
+  Operand o = memory;
+  if (!forms.q) o.q = {};
+  if (!forms.q_t) o.q_t = {};
+  o.slot = forms.codes() ? fp8_.find(layer, linear, role) : nullptr;
+  return o;
+}
+
+void Model::attach_slots() {
+  for (std::size_t l = 0; l < acts_.layers.size(); ++l) {
+    LayerActivations& a = acts_.layers[l];
+    a.norm1 = operand(a.norm1, l, Linear::qkv, Fp8Role::input);
+    a.attention = operand(a.attention, l, Linear::proj, Fp8Role::input);
+    a.norm2 = operand(a.norm2, l, Linear::fc, Fp8Role::input);
+    a.hidden = operand(a.hidden, l, Linear::out, Fp8Role::input);
+    for (Linear linear : kLinears) {
+      Operand& w = codes_[static_cast<std::size_t>(parameter_of(table_.layers[l], linear))];
+      w = operand(w, l, linear, Fp8Role::weight);
+    }
+  }
+  for (ArenaSegment& s : weights_.segments)
+    for (int i : weights_.coded)
+      if (table_[i].offset == s.begin) s.codes = &codes_[static_cast<std::size_t>(i)];
+}
+
+void Model::refresh_working(bool record) {
+  if (!working_) return;
+  for (const ArenaSegment& s : weights_.segments) {
+    if (!s.values) continue;
+    const std::int64_t n = s.end - s.begin;
+    backend_.run(Cast{.x = masters_.rows(s.begin, n), .y = {.t = working_.rows(s.begin - s.shift, n)}});
+  }
+  for (int i : weights_.coded) {
+    Operand codes = codes_[static_cast<std::size_t>(i)];
+    codes.record = record;
+    backend_.run(Cast{.x = slice(masters_, table_[i]), .y = codes});
+  }
+}
+
 Operand Model::weight(int parameter) const {
-  return {.t = slice(working_ ? working_ : masters_, table_[parameter])};
+  Operand w = codes_[static_cast<std::size_t>(parameter)];
+  const Parameter& p = table_[parameter];
+  const std::int64_t offset = weights_.offsets[static_cast<std::size_t>(parameter)];
+  if (!working_)
+    w.t = slice(masters_, p);
+  else if (offset >= 0)
+    w.t = slice(working_, p, offset);
+  return w;
 }
 Tensor Model::vector(int parameter) const {
-  return slice(working_ ? working_ : masters_, table_[parameter]);
+  return weight(parameter).t;
 }
 Tensor Model::norm_vector(int parameter) const {
   return slice(masters_, table_[parameter]);
@@ -237,27 +442,62 @@ Dropout Model::dropout(std::size_t layer, DropPlace place, const Batch& batch, P
   return d;
 }
 
+namespace {
+
+/// Layers of a list in words: " in layers 0, 11"; nothing where they are all.
+std::string layers_text(const std::vector<std::size_t>& some, std::size_t all) {
+  return some.size() == all
+             ? ""
+             : fmt::format(" in layer{} {}", some.size() == 1 ? "" : "s", fmt::join(some, ", "));
+}
+
+/// The rows of one product of a linear layer: one for the layers where it reads FP8 codes, one for the
+/// others.
+void add_linear_paths(const Backend& backend, const ModelPlan& plan, Linear linear, Gemm gemm,
+                      const PathRow& row, const OpDesc& in_act, std::vector<PathRow>& rows) {
+  OpDesc in_fp8 = in_act;
+  in_fp8.dtype = DType::e4m3;
+  const Support fp8 = backend.supports(in_fp8), act = backend.supports(in_act);
+  const std::size_t L = plan.fp8.layers.size();
+  std::vector<std::size_t> coded, skipped, unable;
+  for (std::size_t l = 0; l < L; ++l) {
+    const LinearPaths p = plan.fp8.paths(l, linear);
+    const bool codes = gemm == Gemm::fprop ? p.fprop : gemm == Gemm::dgrad ? p.dgrad : p.wgrad;
+    (codes ? coded : plan.fp8.skips(l) ? skipped : unable).push_back(l);
+  }
+  const auto add = [&](const std::vector<std::size_t>& layers, const std::string& path,
+                       const std::string& reason) {
+    if (!layers.empty()) rows.push_back({row.what + layers_text(layers, L), row.shape, path, reason});
+  };
+  add(coded, fp8.path, "");
+  add(unable, act.path, fp8.reason);
+  add(skipped, act.path, "precision.fp8.skip_first_layers, skip_last_layers");
+  if (L == 0) rows.push_back({row.what, row.shape, act.path, act.reason});
+}
+
+}  // namespace
+
 std::vector<PathRow> plan_paths(const Backend& backend, const ModelPlan& plan) {
   const ModelShape& s = plan.shape;
-  const std::int64_t N = plan.B * plan.T, C = s.channels, F = s.hidden(), W = s.qkv_width();
+  const std::int64_t N = plan.B * plan.T;
   std::vector<PathRow> rows;
-  struct Product {
+  struct Role {
+    Gemm gemm;
     const char* name;
-    std::int64_t out, in, rows;
   };
-  for (const Product& p : {Product{"qkv", W, C, N}, Product{"proj", C, C, N}, Product{"fc", F, C, N},
-                           Product{"out", C, F, N}, Product{"head", s.padded_vocab, C, head_rows(plan)}}) {
-    struct Role {
-      const char* name;
-      std::int64_t m, n, k;
-    };
-    const Role roles[] = {
-        {"fprop", p.rows, p.out, p.in}, {"dgrad", p.rows, p.in, p.out}, {"wgrad", p.out, p.in, p.rows}};
-    for (const Role& r : std::span(roles, plan.training ? 3 : 1)) {
-      const Support yes = backend.supports({.op = "matmul", .dtype = plan.act, .m = r.m, .n = r.n, .k = r.k});
-      rows.push_back(
-          {std::string(p.name) + " " + r.name, fmt::format("{}x{}x{}", r.m, r.n, r.k), yes.path, yes.reason});
+  const Role roles[] = {{Gemm::fprop, "fprop"}, {Gemm::dgrad, "dgrad"}, {Gemm::wgrad, "wgrad"}};
+  const auto used = std::span(roles, plan.training ? 3 : 1);
+  const auto shape_text = [](const OpDesc& d) { return fmt::format("{}x{}x{}", d.m, d.n, d.k); };
+  for (Linear linear : kLinears)
+    for (const Role& role : used) {
+      const OpDesc desc = product_of(s, linear, role.gemm, N, plan.act);
+      const PathRow row{.what = fmt::format("{} {}", name_of(linear), role.name), .shape = shape_text(desc)};
+      add_linear_paths(backend, plan, linear, role.gemm, row, desc, rows);
     }
+  for (const Role& role : used) {
+    const OpDesc desc = product(s.padded_vocab, s.channels, role.gemm, head_rows(plan), plan.act);
+    const Support head = backend.supports(desc);
+    rows.push_back({fmt::format("head {}", role.name), shape_text(desc), head.path, head.reason});
   }
   const Support attention = backend.supports(
       {.op = "attention", .dtype = plan.act, .head_size = s.head_size(), .dropout = plan.dropout > 0});

@@ -11,6 +11,7 @@
 
 #include "backend.h"
 #include "parameters.h"
+#include "precision/fp8_slots.h"
 
 namespace octavo {
 
@@ -29,6 +30,7 @@ struct ModelPlan {
   double dropout = 0;
   std::uint64_t dropout_seed = 0;
   std::int64_t head_rows = 0;  // rows whose logits exist at a time; 0: as many as make about 128 Mi logits
+  Fp8Plan fp8;  // what runs on FP8 codes; act is bf16 then
 };
 
 /// One line of the memory table: bytes of a category, known before anything is allocated.
@@ -61,6 +63,14 @@ class Allocations {
  private:
   Backend& backend_;
   std::vector<void*> blocks_;
+};
+
+/// How the weights lie in their working forms: what the products read.
+struct WorkingLayout {
+  std::int64_t size = 0;               // elements of the working arena
+  std::vector<std::int64_t> offsets;   // of each parameter in it; -1: its values are not read
+  std::vector<ArenaSegment> segments;  // of the optimizer: cover the arena in order
+  std::vector<int> coded;              // parameters that are read as FP8, each a segment of its own
 };
 
 /// A micro-batch in backend memory.
@@ -96,7 +106,7 @@ struct Activations {
 /// Gradients of activations: overwritten block by block.
 struct ActivationGradients {
   Tensor residual;   // [N,C] gradient of the stream
-  Operand branch;    // [N,C] gradient of a branch, where dropout makes it differ from the stream's
+  Operand branch;    // [N,C] gradient of a branch; its values only where dropout makes them differ
   Tensor norm;       // [N,C]
   Tensor attention;  // [N,C]
   Operand qkv;       // [N,(H+2Hkv)D]
@@ -112,7 +122,11 @@ class Model {
 
   /// Logits' producer: runs the network over `batch`; with train, draws dropout masks and keeps what backward
   /// needs.
-  enum class Pass : std::uint8_t { train, evaluate };
+  enum class Pass : std::uint8_t {
+    train,
+    recompute,
+    evaluate
+  };  // recompute: as train, but nothing is counted
   void forward(const Batch& batch, Pass pass);
   /// Head, loss and the whole backward pass after forward(batch, train). Losses of the batch are added to
   /// state->loss_sum. Parameter gradients are += where `accumulate`, else =.
@@ -124,9 +138,9 @@ class Model {
   /// there, and returns the V logits that follow the last one. `tokens` are host ids. first + count <= T.
   void extend(const std::int32_t* tokens, std::int64_t first, std::int64_t count, std::vector<float>& logits);
 
-  /// Working copies of all weights from the masters (after loading or initialising; AdamW keeps them up to
-  /// date).
-  void refresh_working();
+  /// Working forms of all weights from the masters (after loading or initialising; AdamW keeps them up to
+  /// date). `record`: their amaxes count for the next update of the scales, as those of a fresh cast do.
+  void refresh_working(bool record);
 
   const ModelPlan& plan() const { return plan_; }
   const ParameterTable& table() const { return table_; }
@@ -142,6 +156,9 @@ class Model {
   const Batch& batch() const { return batch_; }
   /// Working weights, bf16; absent in fp32 runs.
   Tensor working() const { return working_; }
+  /// What the optimizer treats alike, with the working forms to write.
+  const std::vector<ArenaSegment>& segments() const { return weights_.segments; }
+  Fp8Slots& fp8() { return fp8_; }
 
  private:
   friend struct ModelLayout;
@@ -150,13 +167,17 @@ class Model {
   };  // rows of [N, ...] that an operator call works on
   void forward_rows(const Batch& batch, Pass pass, Range rows);
   void block_to_stream2(std::size_t l, const Batch& batch, Pass pass, Range rows);  // attention half
-  void mlp_hidden(std::size_t l, Range rows);                                       // up to the activation
+  void mlp_hidden(std::size_t l, Pass pass, Range rows);                            // up to the activation
   void recompute_block(std::size_t l, const Batch& batch);
   void head_and_loss(const Batch& batch, LossMode mode, bool accumulate);
   void backward_block(std::size_t l, const Batch& batch, bool accumulate);
   Dropout dropout(std::size_t layer, DropPlace place, const Batch& batch, Pass pass) const;
-  Operand weight(int parameter) const;  // working form of a matrix
-  Tensor vector(int parameter) const;   // working form of a bias of a linear layer
+  Operand weight(int parameter) const;  // working forms of a matrix
+  void place_weights();
+  void attach_slots();
+  /// The forms of a linear layer's operand that are read, of what lies in `memory`.
+  Operand operand(const Operand& memory, std::size_t layer, Linear linear, Fp8Role role) const;
+  Tensor vector(int parameter) const;  // working form of a bias of a linear layer
   Tensor norm_vector(int parameter) const;
   Tensor gradient(int parameter) const;
 
@@ -166,6 +187,9 @@ class Model {
   Allocations allocations_;
   StepState* state_ = nullptr;
   Tensor masters_, gradients_, m_, v_, working_;
+  WorkingLayout weights_;
+  std::vector<Operand> codes_;  // of each parameter; absent where it is not read as FP8
+  Fp8Slots fp8_;
   Activations acts_;
   ActivationGradients grads_;
   Batch batch_;
@@ -176,6 +200,9 @@ std::vector<MemoryCategory> plan_memory(const ModelPlan& plan);
 /// Throws RequestError where that is more than the backend has free; the message names what would need less.
 void check_memory(const Backend& backend, const ModelPlan& plan);
 std::size_t total_bytes(const std::vector<MemoryCategory>& categories);
+
+/// A product of a linear layer over `rows` tokens, as Backend::supports() is asked for it.
+OpDesc product_of(const ModelShape& shape, Linear linear, Gemm gemm, std::int64_t rows, DType dtype);
 
 /// What runs for each product and operator, and why.
 struct PathRow {

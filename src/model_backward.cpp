@@ -37,7 +37,6 @@ void Model::head_and_loss(const Batch& batch, LossMode mode, bool accumulate) {
 
 void Model::backward(const Batch& batch, bool accumulate) {
   const std::size_t L = acts_.layers.size();
-  const bool dropped = plan_.dropout > 0;
   head_and_loss(batch, LossMode::loss_and_gradient, accumulate);
   backend_.run(LossSum{.losses = acts_.losses, .state = state_});
   backend_.run(NormBackward{.dy = grads_.norm,
@@ -49,7 +48,7 @@ void Model::backward(const Batch& batch, bool accumulate) {
                             .accumulate_dresidual = false,
                             .dgain = gradient(table_.normf_gain),
                             .dbias = gradient(table_.normf_bias),
-                            .dbranch = dropped ? grads_.branch : Operand{},
+                            .dbranch = operand(grads_.branch, L - 1, Linear::out, Fp8Role::gradient),
                             .dropout = dropout(L - 1, DropPlace::mlp_out, batch, Pass::train),
                             .dbranch_bias = gradient(table_.layers[L - 1].out_bias),
                             .accumulate = accumulate,
@@ -72,12 +71,16 @@ void Model::recompute_block(std::size_t l, const Batch& batch) {
   const Range all{0, plan_.B * plan_.T};
   const LayerActivations& a = acts_.layers[l];
   const LayerParameters& p = table_.layers[l];
+  const auto again = [](Operand o) {
+    o.record = false;
+    return o;
+  };
   auto norm = [&](const Tensor& x, int gain, int bias, const Operand& y, const Tensor& mean,
                   const Tensor& rstd) {
     backend_.run(NormForward{.x = x,
                              .gain = norm_vector(gain),
                              .bias = norm_vector(bias),
-                             .y = y,
+                             .y = again(y),
                              .mean = mean,
                              .rstd = rstd,
                              .eps = static_cast<float>(plan_.shape.norm_eps),
@@ -85,11 +88,11 @@ void Model::recompute_block(std::size_t l, const Batch& batch) {
   };
   norm(a.residual1, p.norm1_gain, p.norm1_bias, a.norm1, a.mean1, a.rstd1);
   if (plan_.recompute == Recompute::block) {
-    block_to_stream2(l, batch, Pass::train, all);
-    mlp_hidden(l, all);
+    block_to_stream2(l, batch, Pass::recompute, all);
+    mlp_hidden(l, Pass::recompute, all);
   } else {
     norm(a.residual2, p.norm2_gain, p.norm2_bias, a.norm2, a.mean2, a.rstd2);
-    backend_.run(ActivationForward{.x = a.fc, .y = a.hidden});
+    backend_.run(ActivationForward{.x = a.fc, .y = again(a.hidden)});
   }
 }
 
@@ -98,30 +101,43 @@ void Model::backward_block(std::size_t l, const Batch& batch, bool accumulate) {
   const LayerParameters& p = table_.layers[l];
   const ModelShape& s = plan_.shape;
   const std::int64_t B = plan_.B, T = plan_.T;
-  const bool dropped = plan_.dropout > 0;
-  // With dropout the norm that joined a branch also wrote that branch's gradient; else it is the stream's.
-  const Operand dbranch = dropped ? grads_.branch : Operand{.t = grads_.residual};
-  const Operand dnorm{.t = grads_.norm};
+  // The norm that joined a branch also wrote that branch's gradient, as far as it is not the stream's.
+  const Operand dout = operand(grads_.branch, l, Linear::out, Fp8Role::gradient);
+  const Operand dproj = operand(grads_.branch, l, Linear::proj, Fp8Role::gradient);
+  const Operand dfc = operand(grads_.hidden, l, Linear::fc, Fp8Role::gradient);
+  const Operand dqkv = operand(grads_.qkv, l, Linear::qkv, Fp8Role::gradient);
+  const auto linear = [&](Linear which) { return plan_.fp8.paths(l, which); };
+  const auto branch = [&](Operand o) {
+    if (!o.t) o.t = grads_.residual;
+    return o;
+  };
 
   // MLP: out, gelu, fc. Bias gradients of out and proj come from the norms above them.
   backend_.run(Matmul{.gemm = Gemm::wgrad,
-                      .a = dbranch,
+                      .a = branch(dout),
                       .b = a.hidden,
+                      .codes = linear(Linear::out).wgrad,
                       .d = gradient(p.out_weight),
                       .accumulate = accumulate});
-  backend_.run(Matmul{.gemm = Gemm::dgrad, .a = dbranch, .b = weight(p.out_weight), .d = grads_.hidden.t});
-  backend_.run(ActivationBackward{.x = a.fc,
-                                  .dy = grads_.hidden.t,
-                                  .dx = grads_.hidden,
-                                  .dbias = gradient(p.fc_bias),
-                                  .accumulate = accumulate});
+  backend_.run(Matmul{.gemm = Gemm::dgrad,
+                      .a = branch(dout),
+                      .b = weight(p.out_weight),
+                      .codes = linear(Linear::out).dgrad,
+                      .d = grads_.hidden.t});
+  backend_.run(ActivationBackward{
+      .x = a.fc, .dy = grads_.hidden.t, .dx = dfc, .dbias = gradient(p.fc_bias), .accumulate = accumulate});
   backend_.run(Matmul{.gemm = Gemm::wgrad,
-                      .a = grads_.hidden,
+                      .a = dfc,
                       .b = a.norm2,
+                      .codes = linear(Linear::fc).wgrad,
                       .d = gradient(p.fc_weight),
                       .accumulate = accumulate});
-  backend_.run(Matmul{.gemm = Gemm::dgrad, .a = grads_.hidden, .b = weight(p.fc_weight), .d = dnorm.t});
-  backend_.run(NormBackward{.dy = dnorm.t,
+  backend_.run(Matmul{.gemm = Gemm::dgrad,
+                      .a = dfc,
+                      .b = weight(p.fc_weight),
+                      .codes = linear(Linear::fc).dgrad,
+                      .d = grads_.norm});
+  backend_.run(NormBackward{.dy = grads_.norm,
                             .residual = a.residual2,
                             .gain = norm_vector(p.norm2_gain),
                             .mean = a.mean2,
@@ -130,7 +146,7 @@ void Model::backward_block(std::size_t l, const Batch& batch, bool accumulate) {
                             .accumulate_dresidual = true,
                             .dgain = gradient(p.norm2_gain),
                             .dbias = gradient(p.norm2_bias),
-                            .dbranch = dropped ? grads_.branch : Operand{},
+                            .dbranch = dproj,
                             .dropout = dropout(l, DropPlace::attention_out, batch, Pass::train),
                             .dbranch_bias = gradient(p.proj_bias),
                             .accumulate = accumulate,
@@ -138,11 +154,18 @@ void Model::backward_block(std::size_t l, const Batch& batch, bool accumulate) {
 
   // Attention: proj, attention, qkv.
   backend_.run(Matmul{.gemm = Gemm::wgrad,
-                      .a = dbranch,
+                      .a = branch(dproj),
                       .b = a.attention,
+                      .codes = linear(Linear::proj).wgrad,
                       .d = gradient(p.proj_weight),
                       .accumulate = accumulate});
-  backend_.run(Matmul{.gemm = Gemm::dgrad, .a = dbranch, .b = weight(p.proj_weight), .d = grads_.attention});
+  backend_.run(Matmul{.gemm = Gemm::dgrad,
+                      .a = branch(dproj),
+                      .b = weight(p.proj_weight),
+                      .codes = linear(Linear::proj).dgrad,
+                      .d = grads_.attention});
+  Operand packed = dqkv;
+  packed.t = packed.t.view({B, T, s.qkv_width()});
   backend_.run(AttentionBackward{.qkv = a.qkv.view({B, T, s.qkv_width()}),
                                  .out = a.attention.t.view({B, T, s.channels}),
                                  .dout = grads_.attention.view({B, T, s.channels}),
@@ -150,32 +173,37 @@ void Model::backward_block(std::size_t l, const Batch& batch, bool accumulate) {
                                  .heads = s.heads,
                                  .kv_heads = s.kv_heads,
                                  .scale = 1.0f / std::sqrt(static_cast<float>(s.head_size())),
-                                 .dqkv = {.t = grads_.qkv.t.view({B, T, s.qkv_width()})},
+                                 .dqkv = packed,
                                  .dqkv_bias = gradient(p.qkv_bias),
                                  .accumulate = accumulate,
                                  .dropout = dropout(l, DropPlace::attention, batch, Pass::train)});
   backend_.run(Matmul{.gemm = Gemm::wgrad,
-                      .a = grads_.qkv,
+                      .a = dqkv,
                       .b = a.norm1,
+                      .codes = linear(Linear::qkv).wgrad,
                       .d = gradient(p.qkv_weight),
                       .accumulate = accumulate});
-  backend_.run(Matmul{.gemm = Gemm::dgrad, .a = grads_.qkv, .b = weight(p.qkv_weight), .d = dnorm.t});
+  backend_.run(Matmul{.gemm = Gemm::dgrad,
+                      .a = dqkv,
+                      .b = weight(p.qkv_weight),
+                      .codes = linear(Linear::qkv).dgrad,
+                      .d = grads_.norm});
   const bool first = l == 0;  // below the first block lies the embedding, which is no branch
-  backend_.run(
-      NormBackward{.dy = dnorm.t,
-                   .residual = a.residual1,
-                   .gain = norm_vector(p.norm1_gain),
-                   .mean = a.mean1,
-                   .rstd = a.rstd1,
-                   .dresidual = grads_.residual,
-                   .accumulate_dresidual = true,
-                   .dgain = gradient(p.norm1_gain),
-                   .dbias = gradient(p.norm1_bias),
-                   .dbranch = dropped && !first ? grads_.branch : Operand{},
-                   .dropout = first ? Dropout{} : dropout(l - 1, DropPlace::mlp_out, batch, Pass::train),
-                   .dbranch_bias = first ? Tensor{} : gradient(table_.layers[l - 1].out_bias),
-                   .accumulate = accumulate,
-                   .T = T});
+  backend_.run(NormBackward{
+      .dy = grads_.norm,
+      .residual = a.residual1,
+      .gain = norm_vector(p.norm1_gain),
+      .mean = a.mean1,
+      .rstd = a.rstd1,
+      .dresidual = grads_.residual,
+      .accumulate_dresidual = true,
+      .dgain = gradient(p.norm1_gain),
+      .dbias = gradient(p.norm1_bias),
+      .dbranch = first ? Operand{} : operand(grads_.branch, l - 1, Linear::out, Fp8Role::gradient),
+      .dropout = first ? Dropout{} : dropout(l - 1, DropPlace::mlp_out, batch, Pass::train),
+      .dbranch_bias = first ? Tensor{} : gradient(table_.layers[l - 1].out_bias),
+      .accumulate = accumulate,
+      .T = T});
 }
 
 }  // namespace octavo

@@ -16,8 +16,27 @@ void Model::forward(const Batch& batch, Pass pass) {
   forward_rows(batch, pass, {0, plan_.B * plan_.T});
 }
 
+namespace {
+
+/// The rows of tensors and operands that a call works on; amaxes are recorded in training only.
+struct Part {
+  std::int64_t first, count;
+  bool record;
+
+  Tensor operator()(const Tensor& t) const { return t.rows(first, count); }
+  Operand operator()(const Operand& o) const {
+    Operand p = o;
+    if (p.t) p.t = (*this)(p.t);
+    if (p.q) p.q = (*this)(p.q);
+    p.record = record;
+    return p;
+  }
+};
+
+}  // namespace
+
 void Model::forward_rows(const Batch& batch, Pass pass, Range rows) {
-  const auto part = [&](const Tensor& t) { return t.rows(rows.first, rows.count); };
+  const Part part{rows.first, rows.count, pass == Pass::train};
   const std::int64_t context = plan_.shape.context;
   const bool all = rows.count == plan_.B * plan_.T;
   const Tensor tokens =
@@ -33,7 +52,7 @@ void Model::forward_rows(const Batch& batch, Pass pass, Range rows) {
   backend_.run(NormForward{.x = part(first.residual1),
                            .gain = norm_vector(table_.layers[0].norm1_gain),
                            .bias = norm_vector(table_.layers[0].norm1_bias),
-                           .y = {.t = part(first.norm1.t)},
+                           .y = part(first.norm1),
                            .mean = part(first.mean1),
                            .rstd = part(first.rstd1),
                            .eps = static_cast<float>(plan_.shape.norm_eps),
@@ -44,10 +63,11 @@ void Model::forward_rows(const Batch& batch, Pass pass, Range rows) {
     const LayerActivations& a = acts_.layers[l];
     const LayerParameters& p = table_.layers[l];
     block_to_stream2(l, batch, pass, rows);
-    mlp_hidden(l, rows);
+    mlp_hidden(l, pass, rows);
     backend_.run(Matmul{.gemm = Gemm::fprop,
-                        .a = {.t = part(a.hidden.t)},
+                        .a = part(a.hidden),
                         .b = weight(p.out_weight),
+                        .codes = plan_.fp8.paths(l, Linear::out).fprop,
                         .bias = vector(p.out_bias),
                         .d = part(acts_.branch)});
     // The MLP's branch joins the stream in the norm of the next block, or in the final norm.
@@ -60,7 +80,7 @@ void Model::forward_rows(const Batch& batch, Pass pass, Range rows) {
                              .residual = part(last ? acts_.residual : next.residual1),
                              .gain = norm_vector(last ? table_.normf_gain : q.norm1_gain),
                              .bias = norm_vector(last ? table_.normf_bias : q.norm1_bias),
-                             .y = {.t = part(last ? acts_.final.t : next.norm1.t)},
+                             .y = part(last ? acts_.final : next.norm1),
                              .mean = part(last ? acts_.mean : next.mean1),
                              .rstd = part(last ? acts_.rstd : next.rstd1),
                              .eps = static_cast<float>(plan_.shape.norm_eps),
@@ -69,7 +89,7 @@ void Model::forward_rows(const Batch& batch, Pass pass, Range rows) {
 }
 
 void Model::block_to_stream2(std::size_t l, const Batch& batch, Pass pass, Range rows) {
-  const auto part = [&](const Tensor& t) { return t.rows(rows.first, rows.count); };
+  const Part part{rows.first, rows.count, pass == Pass::train};
   const LayerActivations& a = acts_.layers[l];
   const LayerParameters& p = table_.layers[l];
   const ModelShape& s = plan_.shape;
@@ -78,21 +98,25 @@ void Model::block_to_stream2(std::size_t l, const Batch& batch, Pass pass, Range
   const std::int64_t B = all ? plan_.B : 1, T = all ? plan_.T : rows.first + rows.count;
 
   backend_.run(Matmul{.gemm = Gemm::fprop,
-                      .a = {.t = part(a.norm1.t)},
+                      .a = part(a.norm1),
                       .b = weight(p.qkv_weight),
+                      .codes = plan_.fp8.paths(l, Linear::qkv).fprop,
                       .bias = vector(p.qkv_bias),
                       .d = part(a.qkv)});
+  Operand attention = all ? part(a.attention) : Part{0, B * T, false}(a.attention);
+  attention.t = attention.t.view({B, T, s.channels});
   backend_.run(AttentionForward{.qkv = a.qkv.rows(0, B * T).view({B, T, s.qkv_width()}),
                                 .heads = s.heads,
                                 .kv_heads = s.kv_heads,
                                 .scale = 1.0f / std::sqrt(static_cast<float>(s.head_size())),
-                                .out = {.t = a.attention.t.rows(0, B * T).view({B, T, s.channels})},
+                                .out = attention,
                                 .lse = all ? a.lse : Tensor(a.lse.data, DType::f32, {B, s.heads, T}, "lse"),
                                 .dropout = dropout(l, DropPlace::attention, batch, pass),
                                 .first_query = all ? 0 : rows.first});
   backend_.run(Matmul{.gemm = Gemm::fprop,
-                      .a = {.t = part(a.attention.t)},
+                      .a = part(a.attention),
                       .b = weight(p.proj_weight),
+                      .codes = plan_.fp8.paths(l, Linear::proj).fprop,
                       .bias = vector(p.proj_bias),
                       .d = part(acts_.branch)});
   backend_.run(NormForward{.x = part(a.residual1),
@@ -101,23 +125,24 @@ void Model::block_to_stream2(std::size_t l, const Batch& batch, Pass pass, Range
                            .residual = part(a.residual2),
                            .gain = norm_vector(p.norm2_gain),
                            .bias = norm_vector(p.norm2_bias),
-                           .y = {.t = part(a.norm2.t)},
+                           .y = part(a.norm2),
                            .mean = part(a.mean2),
                            .rstd = part(a.rstd2),
                            .eps = static_cast<float>(s.norm_eps),
                            .T = plan_.T});
 }
 
-void Model::mlp_hidden(std::size_t l, Range rows) {
-  const auto part = [&](const Tensor& t) { return t.rows(rows.first, rows.count); };
+void Model::mlp_hidden(std::size_t l, Pass pass, Range rows) {
+  const Part part{rows.first, rows.count, pass == Pass::train};
   const LayerActivations& a = acts_.layers[l];
   const LayerParameters& p = table_.layers[l];
   backend_.run(Matmul{.gemm = Gemm::fprop,
-                      .a = {.t = part(a.norm2.t)},
+                      .a = part(a.norm2),
                       .b = weight(p.fc_weight),
+                      .codes = plan_.fp8.paths(l, Linear::fc).fprop,
                       .bias = vector(p.fc_bias),
                       .d = part(a.fc)});
-  backend_.run(ActivationForward{.x = part(a.fc), .y = {.t = part(a.hidden.t)}});
+  backend_.run(ActivationForward{.x = part(a.fc), .y = part(a.hidden)});
 }
 
 void Model::losses(const Batch& batch, std::vector<float>& out) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "error.h"
+#include "precision/fp8_support.h"
 #include "shape_bounds.h"
 
 namespace octavo {
@@ -103,21 +104,26 @@ void split_step(Config& c, const Backend& backend, const std::optional<Config>& 
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(const Config& config) {
+  const std::optional<Capability> pretended = config.device == "auto" ? pretended_capability() : std::nullopt;
+  if (pretended && *pretended < kLeastCapability)
+    refuse("device: found a GPU of compute capability {}; allowed: {} or later, or \"device\": \"cpu\"",
+           text_of(*pretended), text_of(kLeastCapability));
   if (config.device == "cuda")
     refuse("device: found \"cuda\"; this program has no CUDA training yet; allowed: \"cpu\", \"auto\"");
-  return make_cpu_backend(static_cast<int>(config.threads));
+  return make_cpu_backend(static_cast<int>(config.threads), pretended);
 }
 
 PrecisionChoice choose_precision(const PrecisionConfig& config, const Backend& backend) {
-  PrecisionChoice choice{
-      .mode = config.mode, .act = config.mode == "bf16" ? DType::bf16 : DType::f32, .reason = {}};
+  PrecisionChoice choice{.mode = config.mode,
+                         .act = config.mode == "bf16" || config.mode == "fp8" ? DType::bf16 : DType::f32,
+                         .reason = {}};
   Support support;
   if (config.mode == "tf32") {
     support = backend.supports({.op = "matmul", .dtype = DType::f32, .tf32 = true});
     if (!support.yes) choice.mode = "fp32";
   } else if (config.mode == "fp8") {
     support = backend.supports({.op = "matmul", .dtype = DType::e4m3});
-    if (!support.yes) choice.mode = "bf16", choice.act = DType::bf16;
+    if (!support.yes) choice.mode = "bf16";
   }
   if (support.yes) return choice;
   choice.reason = fmt::format("precision.mode {}: {}", config.mode, support.reason);
@@ -129,6 +135,65 @@ PrecisionChoice choose_precision(const PrecisionConfig& config, const Backend& b
         config.mode, support.reason, choice.mode);
   return choice;
 }
+
+Fp8Plan plan_fp8(const Fp8Config& config, const ModelShape& shape, std::int64_t rows,
+                 const Backend& backend) {
+  Fp8Plan plan;
+  plan.recipe = {
+      .scaling = config.recipe == "current" ? Fp8Scaling::current : Fp8Scaling::delayed,
+      .hybrid = config.format == "hybrid",
+      .history = config.amax_history_len,
+      .algorithm = config.amax_compute_algo == "max" ? Fp8AmaxAlgorithm::max : Fp8AmaxAlgorithm::most_recent,
+      .margin = config.margin};
+  plan.calibrate = config.calibrate;
+  plan.skip_first = config.skip_first_layers, plan.skip_last = config.skip_last_layers;
+  if (plan.skip_first + plan.skip_last >= shape.layers)
+    refuse(
+        "precision.fp8.skip_first_layers + skip_last_layers: found {} + {} of {} layers; allowed: fewer, or "
+        "precision.mode \"bf16\"",
+        plan.skip_first, plan.skip_last, shape.layers);
+  plan.layers.resize(static_cast<std::size_t>(shape.layers));
+  for (std::size_t l = 0; l < plan.layers.size(); ++l) {
+    if (plan.skips(l)) continue;
+    for (Linear linear : kLinears) {
+      const auto runs = [&](Gemm gemm) {
+        return backend.supports(product_of(shape, linear, gemm, rows, DType::e4m3)).yes;
+      };
+      plan.layers[l][static_cast<std::size_t>(linear)] = {
+          .fprop = runs(Gemm::fprop), .dgrad = runs(Gemm::dgrad), .wgrad = runs(Gemm::wgrad)};
+    }
+  }
+  return plan;
+}
+
+namespace {
+
+/// With precision.fallback "error" every product of the layers that are not skipped must run in FP8.
+void check_fp8_products(const Config& config, const RunPlan& plan, const Backend& backend) {
+  const ModelPlan& m = plan.model;
+  bool any = false;
+  std::string first;  // the first product that does not run, and why
+  for (Linear linear : kLinears)
+    for (const auto& [gemm, name] : {std::pair(Gemm::fprop, "fprop"), std::pair(Gemm::dgrad, "dgrad"),
+                                     std::pair(Gemm::wgrad, "wgrad")}) {
+      const OpDesc desc = product_of(m.shape, linear, gemm, m.B * m.T, DType::e4m3);
+      const Support support = backend.supports(desc);
+      any = any || support.yes;
+      if (!support.yes && first.empty())
+        first = fmt::format("{} {} of {}x{}x{}: {}", name_of(linear), name, desc.m, desc.n, desc.k,
+                            support.reason);
+    }
+  if (first.empty()) return;
+  const char* instead = any ? "which runs such products in bf16" : "which runs in bf16";
+  if (config.precision.fallback == "error")
+    refuse(
+        "precision.mode: found \"fp8\": {}; allowed here: model.channels, and train.micro_batch x "
+        "train.sequence, of "
+        "multiples of 16, or \"precision\": {{\"fallback\": \"allow\"}}, {}",
+        first, instead);
+}
+
+}  // namespace
 
 std::int64_t choose_vocab(const Config& config, const Dataset& dataset) {
   const std::int64_t vocab = config.model.vocab > 0 ? config.model.vocab : dataset.vocab;
@@ -216,7 +281,18 @@ RunPlan make_run_plan(const Config& config, const Dataset& dataset, const Backen
            plan.model.shape.context);
   make_parameter_table(plan.model.shape);  // refuses impossible shapes before memory is counted
 
+  // How a step is split depends on memory, and which products run in FP8 on how the step is split.
+  if (plan.mode == "fp8") plan.model.fp8 = plan_fp8(c.precision.fp8, plan.model.shape, 0, backend);
   split_step(c, backend, former, plan);
+  if (plan.mode == "fp8") {
+    check_fp8_products(c, plan, backend);
+    plan.model.fp8 = plan_fp8(c.precision.fp8, plan.model.shape, plan.model.B * plan.model.T, backend);
+    if (fp8_slots(plan.model.fp8, /*training=*/true).empty()) {
+      plan.notes.push_back("precision.mode fp8: no product of this model can run in FP8 here; runs in bf16");
+      plan.model.fp8 = {};
+      plan.mode = "bf16";
+    }
+  }
   const WindowOrder order(dataset.train.size(), plan.model.T, 0);
   decide_steps(c, order.windows(), plan);
   plan.schedule = make_schedule(c.optimizer, plan.steps);

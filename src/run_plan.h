@@ -44,6 +44,10 @@ struct PrecisionChoice {
 /// the config line that would work.
 PrecisionChoice choose_precision(const PrecisionConfig& config, const Backend& backend);
 
+/// Which products of a model run on FP8 codes on this backend, with `rows` tokens a micro-batch (0: not known
+/// yet). Throws RequestError where the config skips every layer.
+Fp8Plan plan_fp8(const Fp8Config& config, const ModelShape& shape, std::int64_t rows, const Backend& backend);
+
 /// Vocabulary of a run: model.vocab, or the data's. Throws RequestError where the data has more.
 std::int64_t choose_vocab(const Config& config, const Dataset& dataset);
 

@@ -152,14 +152,18 @@ struct Tensor {
   }
 };
 
-struct Fp8Slot;  // scale, inverse scale and amax history of one tensor
+struct Fp8Slot;  // scale and amax of one tensor: precision/fp8_recipe.h
 
 /// What a matrix product reads: a tensor in every form that some reader needs. The producer of the value
-/// writes all the forms that are present, in one pass.
+/// writes all the forms that are present, in one pass. The codes are those of the values rounded to bf16,
+/// whether these are written or not: q = quantise(t), q_t = transpose(q), exactly.
 struct Operand {
-  Tensor t;                 // values, f32 or bf16; absent where nobody reads them
-  Tensor q, q_t;            // FP8 codes, row-major and transposed; absent outside FP8
-  Fp8Slot* slot = nullptr;  // scale of the codes
+  Tensor t;       // [rows,columns] values, f32 or bf16; absent where nobody reads them
+  Tensor q, q_t;  // FP8 codes [rows,columns] and transposed [columns,rows]; absent outside FP8
+  const Fp8Slot* slot = nullptr;  // scale of the codes; present where q or q_t is
+  bool record = true;             // the producer folds the amax and counts into the slot (training only)
+
+  explicit operator bool() const { return t || q || q_t; }
 };
 
 }  // namespace octavo

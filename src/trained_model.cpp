@@ -81,7 +81,7 @@ TrainedModel open_trained_model(const TrainedModelRequest& request) {
   std::vector<float> weights(static_cast<std::size_t>(out.model->table().arena_size));
   read_weights(out.folder.folder, out.model->table(), weights.data());
   out.backend->copy_to_device(out.model->masters().data, weights.data(), weights.size() * sizeof(float));
-  out.model->refresh_working();
+  out.model->refresh_working(/*record=*/true);
   return out;
 }
 

@@ -24,8 +24,9 @@ struct TrainState {
 struct StepResult {
   double loss = 0;  // mean over the step's tokens, nats
   double lr = 0;
-  double grad_norm = 0;  // before clipping
-  bool finite = true;    // false: nothing was updated
+  double grad_norm = 0;            // before clipping
+  bool finite = true;              // false: nothing was updated
+  std::vector<Fp8SlotHealth> fp8;  // of each slot of the model; empty outside FP8
 };
 
 class Trainer {
@@ -36,7 +37,11 @@ class Trainer {
   /// Fresh weights of train.seed, as in the GPT-2 paper.
   void initialise();
 
-  /// One optimizer step: micro-batches, clip, AdamW.
+  /// Scales and histories of a run to go on with, before the model's working weights are made. Returns the
+  /// slots that `states` lacks; with these the next step begins by calibrating, where the plan calibrates.
+  std::vector<std::string> load_fp8(std::vector<Fp8SlotState> states);
+
+  /// One optimizer step: micro-batches, clip, scales, AdamW.
   StepResult train_step();
 
   Model& model() { return model_; }
@@ -45,6 +50,7 @@ class Trainer {
 
  private:
   void begin_step();
+  void calibrate();
   void load_micro_batch(std::int64_t micro);
   StepResult end_step();
 
@@ -54,7 +60,9 @@ class Trainer {
   WindowOrder order_;
   Model model_;
   TrainState state_;
-  Batch batch_;  // in backend memory
+  bool calibrates_;                     // before the next step
+  std::vector<Fp8SlotState> restored_;  // scales that calibration must leave
+  Batch batch_;                         // in backend memory
   std::vector<std::int32_t> tokens_, targets_;
   std::vector<std::int64_t> samples_;
 };

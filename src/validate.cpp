@@ -82,9 +82,25 @@ class Check {
     require(t.dtype == type, field, text_of(t), name_of(type));
   }
 
-  /// An operand's values; no operator reads or writes FP8 codes.
-  void values_only(const char* field, const Operand& x) const {
-    require(!x.q && !x.q_t && x.slot == nullptr, field, "FP8 codes", "values only");
+  /// The forms that a producer writes of an operand of [rows,columns]: values of the type and shape of `like`
+  /// (any rank), codes of a bf16 tensor. At least one form, except where it is `optional`.
+  void forms(const char* field, const Operand& x, const Tensor& like, std::int64_t rows, std::int64_t columns,
+             bool optional = false) const {
+    if (!optional) require(static_cast<bool>(x), field, "absent", "values or FP8 codes");
+    if (x.t) same(field, x.t, like);
+    if (x.q || x.q_t)
+      require(like.dtype == DType::bf16, field, "FP8 codes of f32 values", "codes of bf16 values");
+    codes(field, x, rows, columns);
+  }
+  void codes(const char* field, const Operand& x, std::int64_t rows, std::int64_t columns) const {
+    if (!x.q && !x.q_t) return require(x.slot == nullptr, field, "a slot without codes", "codes, or no slot");
+    require(x.slot != nullptr, field, "FP8 codes without a slot", "a slot with their scale");
+    const Fp8Slot& slot = *x.slot;
+    require(is_fp8(slot.format), field, name_of(slot.format), "a slot of e4m3 or e5m2");
+    require(slot.scale && slot.scale_inv && slot.amax && slot.own_amax && slot.saturated && slot.underflowed,
+            field, "a slot that is not placed", "memory for all its numbers");
+    this->optional(field, x.q, slot.format, {rows, columns});
+    this->optional(field, x.q_t, slot.format, {columns, rows});
   }
 
   void state(const StepState* s) const { require(s != nullptr, "state", "none", "a StepState"); }
@@ -193,9 +209,8 @@ void validate(const NormForward& op) {
     check.require(op.dropout.p == 0, "dropout.p", std::to_string(op.dropout.p),
                   "0, because there is no branch");
   }
-  check.values_only("y", op.y);
-  if (op.y.t) {
-    check.same("y", op.y.t, op.x);
+  check.forms("y", op.y, op.x, N, C, /*optional=*/true);
+  if (op.y) {
     check.tensor("gain", op.gain, DType::f32, {C});
     check.tensor("bias", op.bias, DType::f32, {C});
     check.tensor("mean", op.mean, DType::f32, {N});
@@ -222,38 +237,49 @@ void validate(const NormBackward& op) {
   check.same("dresidual", op.dresidual, op.dy);
   check.tensor("dgain", op.dgain, DType::f32, {C});
   check.tensor("dbias", op.dbias, DType::f32, {C});
-  check.values_only("dbranch", op.dbranch);
-  if (op.dbranch.t) {
-    check.same("dbranch", op.dbranch.t, op.dy);
+  check.forms("dbranch", op.dbranch, op.dy, N, C, /*optional=*/true);
+  if (op.dbranch)
     check.dropout(op.dropout, N, op.T);
-  } else {
+  else
     check.require(op.dropout.p == 0, "dropout.p", std::to_string(op.dropout.p),
                   "0, because dbranch is absent");
-  }
   check.optional("dbranch_bias", op.dbranch_bias, DType::f32, {C});
 }
 
 void validate(const Matmul& op) {
   const Check check("Matmul");
-  check.values_only("a", op.a);
-  check.values_only("b", op.b);
-  const Tensor &a = op.a.t, &b = op.b.t;
-  check.act("a", a, 2);
-  check.rank("b", b, 2);
-  check.type("b", b, a.dtype);
-  const std::int64_t a0 = a.dim(0), a1 = a.dim(1), b0 = b.dim(0), b1 = b.dim(1);
+  if (!op.codes) {
+    check.act("a", op.a.t, 2);
+    check.rank("b", op.b.t, 2);
+    check.type("b", op.b.t, op.a.t.dtype);
+  }
+  const auto sizes = [&](const char* field, const Operand& x, bool reads_transposed) {
+    if (!op.codes) return std::pair(x.t.dim(0), x.t.dim(1));
+    check.require(x.q || (reads_transposed && x.q_t), field, "no FP8 codes",
+                  reads_transposed ? "codes, plain or transposed" : "codes");
+    check.rank(field, x.q ? x.q : x.q_t, 2);
+    const std::int64_t rows = x.q ? x.q.dim(0) : x.q_t.dim(1), columns = x.q ? x.q.dim(1) : x.q_t.dim(0);
+    check.codes(field, x, rows, columns);
+    return std::pair(rows, columns);
+  };
+  const auto [a0, a1] = sizes("a", op.a, op.gemm == Gemm::wgrad);
+  const auto [b0, b1] = sizes("b", op.b, op.gemm != Gemm::fprop);
+  if (op.codes)
+    check.require(op.a.slot->format == DType::e4m3 || op.b.slot->format == DType::e4m3, "b",
+                  "two e5m2 factors", "at most one");
+  const DType act = op.codes ? DType::bf16 : op.a.t.dtype;
   switch (op.gemm) {
     case Gemm::fprop:
-      check.require(b1 == a1, "b", text_of(b), std::to_string(a1) + " columns (I), as a has");
-      check.tensor("d", op.d, a.dtype, {a0, b0});
-      check.optional("bias", op.bias, a.dtype, {b0});
+      check.require(b1 == a1, "b", shape_text({b0, b1}), std::to_string(a1) + " columns (I), as a has");
+      check.tensor("d", op.d, act, {a0, b0});
+      check.optional("bias", op.bias, act, {b0});
       break;
     case Gemm::dgrad:
-      check.require(b0 == a1, "b", text_of(b), std::to_string(a1) + " rows (O), as a has columns");
-      check.tensor("d", op.d, a.dtype, {a0, b1});
+      check.require(b0 == a1, "b", shape_text({b0, b1}), std::to_string(a1) + " rows (O), as a has columns");
+      check.tensor("d", op.d, act, {a0, b1});
       break;
     case Gemm::wgrad:
-      check.require(b0 == a0, "b", text_of(b), std::to_string(a0) + " rows (N), as a has");
+      check.require(b0 == a0, "b", shape_text({b0, b1}), std::to_string(a0) + " rows (N), as a has");
       check.tensor("d", op.d, DType::f32, {a1, b1});
       break;
     default:
@@ -272,10 +298,13 @@ void validate(const BiasGradient& op) {
 void validate(const AttentionForward& op) {
   const Check check("AttentionForward");
   const AttentionSizes s = check_attention(check, op);
-  check.values_only("out", op.out);
   check.tensor("out", op.out.t, op.qkv.dtype, {s.B, s.T, op.heads * s.D});
+  check.forms("out", op.out, op.out.t, s.B * s.T, op.heads * s.D);
   check.require(op.first_query >= 0 && op.first_query < s.T, "first_query", std::to_string(op.first_query),
                 "0 to T - 1 = " + std::to_string(s.T - 1));
+  check.require(op.first_query == 0 || op.out.slot == nullptr || (s.B == 1 && !op.out.q_t), "first_query",
+                std::to_string(op.first_query),
+                "0 where codes are those of several sequences, or transposed");
 }
 
 void validate(const AttentionBackward& op) {
@@ -283,24 +312,22 @@ void validate(const AttentionBackward& op) {
   const AttentionSizes s = check_attention(check, op);
   check.tensor("out", op.out, op.qkv.dtype, {s.B, s.T, op.heads * s.D});
   check.tensor("dout", op.dout, op.qkv.dtype, {s.B, s.T, op.heads * s.D});
-  check.values_only("dqkv", op.dqkv);
   check.same("dqkv", op.dqkv.t, op.qkv);
+  check.forms("dqkv", op.dqkv, op.qkv, s.B * s.T, s.width);
   check.optional("dqkv_bias", op.dqkv_bias, DType::f32, {s.width});
 }
 
 void validate(const ActivationForward& op) {
   const Check check("ActivationForward");
   check.act("x", op.x, 2);
-  check.values_only("y", op.y);
-  check.same("y", op.y.t, op.x);
+  check.forms("y", op.y, op.x, op.x.dim(0), op.x.dim(1));
 }
 
 void validate(const ActivationBackward& op) {
   const Check check("ActivationBackward");
   check.act("x", op.x, 2);
   check.same("dy", op.dy, op.x);
-  check.values_only("dx", op.dx);
-  check.same("dx", op.dx.t, op.x);
+  check.forms("dx", op.dx, op.x, op.x.dim(0), op.x.dim(1));
   check.optional("dbias", op.dbias, DType::f32, {op.x.dim(1)});
 }
 
@@ -338,12 +365,28 @@ void validate(const AdamW& op) {
   check.tensor("grad", op.grad, DType::f32, {P});
   check.tensor("m", op.m, DType::f32, {P});
   check.tensor("v", op.v, DType::f32, {P});
-  check.optional("working", op.working, DType::bf16, {P});
+  if (op.working) {
+    check.rank("working", op.working, 1);
+    check.type("working", op.working, DType::bf16);
+  }
   std::int64_t end = 0;
   for (const ArenaSegment& s : op.segments) {
     check.require(s.begin == end && s.end > s.begin, "segments", shape_text({s.begin, s.end}),
                   "a segment that begins at " + std::to_string(end) + " and is not empty");
     end = s.end;
+    if (op.working && s.values)
+      check.require(s.begin >= s.shift && s.end - s.shift <= op.working.dim(0), "segments",
+                    "working values at " + shape_text({s.begin - s.shift, s.end - s.shift}),
+                    "within the " + std::to_string(op.working.dim(0)) + " of working");
+    if (s.codes == nullptr) continue;
+    const Tensor& q = s.codes->q ? s.codes->q : s.codes->q_t;
+    check.require(q && q.rank == 2 && q.numel() <= s.end - s.begin, "segments", "codes " + text_of(q),
+                  "a matrix within its segment of " + std::to_string(s.end - s.begin));
+    const bool plain = static_cast<bool>(s.codes->q);
+    check.codes("segments", *s.codes, q.dim(plain ? 0 : 1), q.dim(plain ? 1 : 0));
+    check.absent("segments", s.codes->t, "because the values go to working");
+    check.require(op.working || !s.values, "segments", "values of a matrix with codes, but no working",
+                  "working, or a segment without values");
   }
   check.require(end == P, "segments", "an end at " + std::to_string(end),
                 "an end at P = " + std::to_string(P));
@@ -357,10 +400,33 @@ void validate(const AdamW& op) {
 void validate(const Cast& op) {
   const Check check("Cast");
   check.require(op.x && op.x.numel() > 0 && is_act(op.x.dtype), "x", text_of(op.x), "f32 or bf16, not empty");
-  check.values_only("y", op.y);
+  if (op.y.slot != nullptr || op.y.q || op.y.q_t) {
+    check.rank("x", op.x, 2);
+    Tensor rounded = op.x;
+    rounded.dtype = DType::bf16;
+    return check.forms("y", op.y, rounded, op.x.dim(0), op.x.dim(1));
+  }
   Tensor like = op.x;  // y has x's shape, in either type
   if (op.y.t.dtype == DType::f32 || op.y.t.dtype == DType::bf16) like.dtype = op.y.t.dtype;
   check.same("y", op.y.t, like);
+}
+
+void validate(const Fp8Update& op) {
+  const Check check("Fp8Update");
+  check.rank("amax", op.amax, 1);
+  check.type("amax", op.amax, DType::i32);
+  const std::int64_t slots = op.amax.dim(0);
+  check.tensor("scale", op.scale, DType::f32, {slots});
+  check.tensor("scaled_max", op.scaled_max, DType::f32, {slots});
+  check.tensor("last", op.last, DType::f32, {slots});
+  check.tensor("frozen", op.frozen, DType::i32, {slots});
+  if (op.scaling == Fp8Scaling::delayed) {
+    check.rank("history", op.history, 2);
+    check.tensor("history", op.history, DType::f32, {slots, op.history.dim(1)});
+  } else {
+    check.absent("history", op.history, "under current scaling");
+  }
+  check.state(op.state);
 }
 
 }  // namespace octavo

@@ -9,6 +9,7 @@
 #include "cpu/bf16_products.h"
 #include "environment.h"
 #include "files.h"
+#include "fp8_operands.h"
 #include "oracle_ops.h"
 #include "temp_dir.h"
 #include "tolerance.h"
@@ -123,6 +124,150 @@ TEST_CASE("products have the same bits on any number of threads and in every run
     CHECK((here == first));
   }
   omp_set_num_threads(omp_get_num_procs());
+}
+
+namespace {
+
+/// The FP8 codes of a random matrix, plain and transposed; no values exist.
+struct CodedFactor {
+  std::vector<std::uint8_t> codes;
+  DeviceCodes q, q_t;
+  DeviceSlot slot;
+  float scale_inv;
+
+  CodedFactor(Backend& b, DType format, std::int64_t rows, std::int64_t columns, std::uint32_t seed,
+              float scale_inv_)
+      : codes(random_codes(format, rows * columns, seed)),
+        q(b, format, codes, {rows, columns}, "q"),
+        q_t(b, format, reference::transpose(codes, rows, columns), {columns, rows}, "q_t"),
+        slot(b, format, Fp8Scaling::delayed, {.scale = 1234}),  // of the next cast: not to be read
+        scale_inv(scale_inv_) {
+    b.copy_to_device(slot.scale_inv.tensor.data, &scale_inv, sizeof scale_inv);
+  }
+  Operand operand(bool plain, bool transposed) const {
+    return {.q = plain ? q.tensor : Tensor{}, .q_t = transposed ? q_t.tensor : Tensor{}, .slot = &slot.slot};
+  }
+  Values values() const {
+    Values v;
+    for (const std::uint8_t c : codes)
+      v.push_back(reference::value_of(q.tensor.dtype, c) * static_cast<double>(scale_inv));
+    return v;
+  }
+
+ private:
+  /// Every finite code, as often as the others.
+  static std::vector<std::uint8_t> random_codes(DType format, std::int64_t n, std::uint32_t seed) {
+    const std::int32_t finite = static_cast<std::int32_t>(reference::finite_values(format).size());
+    std::vector<std::uint8_t> codes;
+    for (const std::int32_t id : random_ids(n, seed, 2 * finite))
+      codes.push_back(static_cast<std::uint8_t>(id < finite ? id : 0x80 | (id - finite)));
+    return codes;
+  }
+};
+
+struct Formats {
+  DType a, b;
+};
+constexpr Formats kFactorFormats[] = {
+    {DType::e4m3, DType::e4m3}, {DType::e5m2, DType::e4m3}, {DType::e4m3, DType::e5m2}};
+
+/// The bits of a product of codes: the same for every way of handing them over, and right by the oracle.
+template <typename Out>
+std::string run_coded(Backend& backend, Gemm gemm, const Layer& l, const Options& o, const Formats& formats,
+                      bool check) {
+  const Inputs<bf16> in(gemm, l);  // for its sizes, bias and old values
+  const std::int64_t rows = gemm == Gemm::wgrad ? l.O : l.N, columns = gemm == Gemm::fprop ? l.O : l.I;
+  const CodedFactor a(backend, formats.a, l.N, in.a_columns, 5, 0x1.2345p-6f);
+  const CodedFactor b(backend, formats.b, in.b_rows, l.I, 6, 0x1.fedcbap-9f);
+  DeviceArray<bf16> bias(backend, in.bias, {l.O}, "bias");
+  const bool a_turns = gemm == Gemm::wgrad, b_turns = gemm != Gemm::fprop;
+  std::string bits;
+  std::vector<Out> first;
+  for (const auto& [a_plain, a_transposed] : {std::pair(true, false), {false, true}, {true, true}})
+    for (const auto& [b_plain, b_transposed] : {std::pair(true, false), {false, true}, {true, true}}) {
+      if ((!a_turns && a_transposed) || (!b_turns && b_transposed)) continue;
+      std::vector<Out> before(static_cast<std::size_t>(rows * columns));
+      if (o.accumulate)
+        for (std::size_t i = 0; i < before.size(); ++i) before[i] = narrow_to<Out>(in.old[i]);
+      else
+        before = DeviceArray<Out>(backend, {rows, columns}, "d").read();
+      DeviceArray<Out> d(backend, before, {rows, columns}, "d");
+      backend.run(Matmul{.gemm = gemm,
+                         .a = a.operand(a_plain, a_transposed),
+                         .b = b.operand(b_plain, b_transposed),
+                         .codes = true,
+                         .bias = o.bias ? bias.tensor : Tensor{},
+                         .d = d.tensor,
+                         .accumulate = o.accumulate});
+      if (first.empty()) first = d.read(), bits = bits_of(first);
+      INFO("a " << a_plain << a_transposed << ", b " << b_plain << b_transposed);
+      CHECK((bits_of(d.read()) == bits));
+    }
+  if (!check) return bits;
+  const Reference expected = oracle::matmul(gemm, a.values(), b.values(), o.bias ? widen(in.bias) : Values{},
+                                            o.accumulate ? widen(in.old) : Values{}, l.N, l.O, l.I);
+  const std::int64_t depth = gemm == Gemm::fprop ? l.I : gemm == Gemm::dgrad ? l.O : l.N;
+  CHECK(mismatch(first, expected, {.stored = dtype_of<Out>::value, .terms = depth}) == "");
+  return bits;
+}
+
+std::string run_coded(Backend& backend, Gemm gemm, const Layer& l, const Options& o, const Formats& formats,
+                      bool check) {
+  return gemm == Gemm::wgrad ? run_coded<float>(backend, gemm, l, o, formats, check)
+                             : run_coded<bf16>(backend, gemm, l, o, formats, check);
+}
+
+}  // namespace
+
+TEST_CASE("products of FP8 codes agree with the oracle, plain and transposed alike", "[matmul][fp8]") {
+  const Layer layers[] = {{1, 48, 64},  {1, 1, 1},     {37, 19, 53},   {5, 1, 17},
+                          {70, 7, 600}, {600, 33, 65}, {129, 640, 16}, {130, 200, 100}};
+  for (Backend* b : backends())
+    for (const Gemm gemm : kGemms)
+      for (const Formats& formats : kFactorFormats)
+        for (const Layer& l : layers) {
+          INFO(b->name() << " gemm " << static_cast<int>(gemm) << " N=" << l.N << " O=" << l.O << " I=" << l.I
+                         << ", " << name_of(formats.a) << " x " << name_of(formats.b));
+          for (const bool option : {false, true})
+            run_coded(*b, gemm, l,
+                      {.bias = option && gemm == Gemm::fprop, .accumulate = option && gemm == Gemm::wgrad},
+                      formats, true);
+        }
+}
+
+TEST_CASE("products of FP8 codes have the same bits on any number of threads", "[matmul][fp8]") {
+  const Layer layers[] = {{256, 96, 64}, {2048, 144, 48}, {2048, 37, 19}};
+  std::string first;
+  for (const int threads : {1, 2, 3, 7}) {
+    const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
+    std::string here;
+    for (const Gemm gemm : kGemms)
+      for (const Layer& l : layers)
+        here += run_coded(*backend, gemm, l, {.bias = gemm == Gemm::fprop, .accumulate = gemm == Gemm::wgrad},
+                          {DType::e5m2, DType::e4m3}, false);
+    if (first.empty()) first = here;
+    INFO(threads << " threads");
+    CHECK((here == first));
+  }
+  omp_set_num_threads(omp_get_num_procs());
+}
+
+TEST_CASE("a product of codes is that of their values in bf16 at scale 1", "[matmul][fp8]") {
+  const Layer l{130, 60, 48};
+  for (Backend* b : backends()) {
+    const CodedFactor x(*b, DType::e4m3, l.N, l.I, 7, 1), w(*b, DType::e4m3, l.O, l.I, 8, 1);
+    const auto wide = [](const CodedFactor& f) {
+      std::vector<bf16> v;
+      for (const double value : f.values()) v.push_back(to_bf16(static_cast<float>(value)));
+      return v;
+    };
+    DeviceArray<bf16> a(*b, wide(x), {l.N, l.I}), c(*b, wide(w), {l.O, l.I});
+    DeviceArray<bf16> from_codes(*b, {l.N, l.O}), from_values(*b, {l.N, l.O});
+    b->run(Matmul{
+        .a = x.operand(true, false), .b = w.operand(true, false), .codes = true, .d = from_codes.tensor});
+    b->run(Matmul{.a = {.t = a.tensor}, .b = {.t = c.tensor}, .d = from_values.tensor});
+    CHECK((bits_of(from_codes.read()) == bits_of(from_values.read())));
+  }
 }
 
 TEST_CASE("NaN in a row of x stays in that row of the product", "[matmul]") {

@@ -46,7 +46,7 @@ class Subject {
                          .head_rows = s.head_rows}) {
     REQUIRE(model_.table().arena_size == g.table.arena_size);
     backend_.copy_to_device(model_.masters().data, g.weights.data(), model_.masters().bytes());
-    model_.refresh_working();
+    model_.refresh_working(/*record=*/true);
   }
 
   void begin(std::int64_t step, float lr, std::int64_t counted) {
@@ -78,7 +78,7 @@ class Subject {
                        .m = model_.moment1(),
                        .v = model_.moment2(),
                        .working = model_.working(),
-                       .segments = model_.table().segments,
+                       .segments = model_.segments(),
                        .beta1 = static_cast<float>(o.beta1),
                        .beta2 = static_cast<float>(o.beta2),
                        .eps = static_cast<float>(o.eps),

@@ -71,7 +71,7 @@ void write_logits(const fs::path& folder) {
   std::vector<float> weights(static_cast<std::size_t>(model.table().arena_size));
   read_weights(opened.folder, model.table(), weights.data());
   backend->copy_to_device(model.masters().data, weights.data(), weights.size() * sizeof(float));
-  model.refresh_working();
+  model.refresh_working(/*record=*/true);
 
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(plan.T));
   std::vector<float> logits, row;

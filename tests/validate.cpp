@@ -1,52 +1,21 @@
 // validate(): every field of every operator with a wrong value, and the words of the refusal.
-#include <functional>
 #include <limits>
 
 #include "backend.h"
+#include "bad_arguments.h"
 #include "catch.h"
 
 using namespace octavo;
+using namespace octavo::testing;
 
 namespace {
 
-// Shapes matter here, not values: no data is read.
-char memory[64];
-
-Tensor f32(std::initializer_list<std::int64_t> dims) {
-  return Tensor(memory, DType::f32, dims);
-}
-Tensor i32(std::initializer_list<std::int64_t> dims) {
-  return Tensor(memory, DType::i32, dims);
-}
-Tensor half(std::initializer_list<std::int64_t> dims) {
-  return Tensor(memory, DType::bf16, dims);
-}
 StepState state;
 
 constexpr std::int64_t B = 2, T = 3, N = 6, C = 8, V = 11, Vp = 64, H = 4, Hkv = 2, D = 2;
 
 Dropout dropout() {
   return {.p = 0.5f, .samples = Tensor(memory, DType::i64, {B}), .state = &state};
-}
-
-template <typename Op>
-struct Case {
-  const char* field;
-  std::function<void(Op&)> spoil;
-};
-
-/// `good` passes; with each spoiled field the message names operator and field.
-template <typename Op>
-void check(const char* name, const Op& good, const std::vector<Case<Op>>& cases) {
-  CHECK_NOTHROW(validate(good));
-  for (const Case<Op>& c : cases) {
-    Op op = good;
-    c.spoil(op);
-    INFO(name << "." << c.field);
-    CHECK_THROWS_AS(validate(op), std::logic_error);
-    CHECK_THROWS_WITH(validate(op), ContainsSubstring(std::string(name) + "." + c.field + ": found ") &&
-                                        ContainsSubstring(", allowed: "));
-  }
 }
 
 template <typename Op>
@@ -73,7 +42,7 @@ TEST_CASE("a refusal says what was found and what is allowed") {
   ActivationForward op{.x = f32({N, C}), .y = {.t = half({N, C + 1})}};
   CHECK_THROWS_WITH(validate(op), "ActivationForward.y: found bf16 [6,9], allowed: f32 [6,8]");
   op.y.t = {};
-  CHECK_THROWS_WITH(validate(op), "ActivationForward.y: found absent, allowed: f32 [6,8]");
+  CHECK_THROWS_WITH(validate(op), "ActivationForward.y: found absent, allowed: values or FP8 codes");
 }
 
 TEST_CASE("embedding arguments are checked") {
@@ -260,10 +229,6 @@ TEST_CASE("matmul arguments are checked in each of the three products") {
   const M fprop{.a = {.t = half({N, I})}, .b = {.t = half({O, I})}, .bias = half({O}), .d = half({N, O})};
   check<M>("Matmul", fprop,
            {{"a", [](M& o) { o.a.t = {}; }},
-            {"a",
-             [](M& o) {
-               o.a.q = Tensor(memory, DType::e4m3, {N, 5});
-             }},
             {"b",
              [](M& o) {
                o.b.t = half({7, 6});

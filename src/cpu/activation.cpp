@@ -7,6 +7,7 @@
 // with a = 2 sqrt(2 / pi), b = 0.044715 a. Floor: forward reads x and writes y; backward reads x and dy and
 // writes dx, once each.
 #include "cpu/column_sums.h"
+#include "cpu/fp8_codes.h"
 #include "cpu/operators.h"
 #include "cpu/vec.h"
 
@@ -63,10 +64,14 @@ void activation_forward(const ActivationForward& op) {
   with_type(op.x.dtype, [&](auto type) {
     using T = decltype(type);
     const T* x = op.x.as<T>();
-    T* y = op.y.t.as<T>();
-    parallel_blocks({op.x.numel(), 16384}, [&](std::int64_t begin, std::int64_t end) {
-      dispatch<Gelu<T>>(x + begin, y + begin, end - begin);
+    const std::int64_t rows = op.x.dim(0), columns = op.x.dim(1);
+    OperandWriter<T> y(op.y, rows, columns);
+    parallel_blocks(row_blocks(rows), [&](std::int64_t begin, std::int64_t end) {
+      T* to = y.values(begin, end);
+      dispatch<Gelu<T>>(x + begin * columns, to, (end - begin) * columns);
+      y.done(begin, end, to);
     });
+    y.finish();
   });
 }
 
@@ -78,11 +83,14 @@ void activation_backward(const ActivationBackward& op) {
   with_type(op.x.dtype, [&](auto type) {
     using T = decltype(type);
     const T *x = op.x.as<T>(), *dy = op.dy.as<T>();
-    T* dx = op.dx.t.as<T>();
+    OperandWriter<T> dx(op.dx, rows, columns);
     parallel_blocks(row_blocks(rows), [&](std::int64_t begin, std::int64_t end) {
-      dispatch<GeluBackward<T>>(x + begin * columns, dy + begin * columns, dx + begin * columns,
+      T* to = dx.values(begin, end);
+      dispatch<GeluBackward<T>>(x + begin * columns, dy + begin * columns, to,
                                 summed ? sums.start_block(begin) : nullptr, end - begin, columns);
+      dx.done(begin, end, to);
     });
+    dx.finish();
   });
   if (summed) sums.finish(op.dbias.as<float>(), op.accumulate);
 }

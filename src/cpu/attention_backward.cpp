@@ -9,6 +9,7 @@
 // and dqkv written once; a task's packed operands and sums (44 T D bytes in f32, 26 T D in bf16) lie in the
 // second and third-level caches, of which one query tile and one group of key tiles are in use at a time.
 #include "cpu/attention_tiles.h"
+#include "cpu/fp8_codes.h"
 #include "cpu/operators.h"
 #include "cpu/scratch.h"
 #include "parallel.h"
@@ -262,6 +263,7 @@ void backward(const AttentionBackward& op) {
 
 void attention_backward(const AttentionBackward& op) {
   with_type(op.qkv.dtype, [&](auto type) { backward<decltype(type)>(op); });
+  write_codes(op.dqkv);
   if (!op.dqkv_bias) return;
   // Blocks of rows that are summed in order cross the borders of sequences, so they are no task's own.
   Tensor dqkv = op.dqkv.t;

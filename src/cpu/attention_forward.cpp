@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "cpu/attention_tiles.h"
+#include "cpu/fp8_codes.h"
 #include "cpu/operators.h"
 #include "cpu/scratch.h"
 #include "parallel.h"
@@ -218,6 +219,14 @@ void forward(const AttentionForward& op) {
 
 void attention_forward(const AttentionForward& op) {
   with_type(op.qkv.dtype, [&](auto type) { forward<decltype(type)>(op); });
+  // Heads are columns of the output, so its rows are complete only here.
+  Operand out = op.out;
+  if (op.first_query > 0 && out.q) {  // of one sequence
+    const std::int64_t positions = op.qkv.dim(1), rows = positions - op.first_query;
+    out.t = out.t.view({positions, out.t.numel() / positions}).rows(op.first_query, rows);
+    out.q = out.q.rows(op.first_query, rows);
+  }
+  write_codes(out);
 }
 
 }  // namespace octavo::cpu

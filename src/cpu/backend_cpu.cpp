@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <omp.h>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "cpu/scratch.h"
 #include "error.h"
 #include "machine.h"
+#include "precision/fp8_support.h"
 #include "process_limits.h"
 
 namespace octavo {
@@ -24,10 +26,10 @@ namespace octavo {
 namespace {
 
 /// Why something is not done here; empty where it is.
-std::string why_not(const OpDesc& desc) {
+std::string why_not(const OpDesc& desc, const std::optional<Capability>& pretended) {
   if (desc.tf32) return "a CPU has no TF32 products";
-  if (desc.dtype == DType::e4m3 || desc.dtype == DType::e5m2)
-    return std::string("the CPU backend has no ") + name_of(desc.dtype) + " kernels";
+  if (is_fp8(desc.dtype) && desc.op == "matmul")
+    return pretended ? why_no_fp8(*pretended, desc.n, desc.k) : "";
   if (desc.dtype != DType::f32 && desc.dtype != DType::bf16)
     return std::string("activations are f32 or bf16, not ") + name_of(desc.dtype);
   if (desc.op == "attention" && (desc.head_size < 8 || desc.head_size > 256 || desc.head_size % 8 != 0))
@@ -37,14 +39,16 @@ std::string why_not(const OpDesc& desc) {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int threads) : threads_(threads > 0 ? threads : usable_cores()) {
+  CpuBackend(int threads, std::optional<Capability> pretended)
+      : threads_(threads > 0 ? threads : usable_cores()), pretended_(pretended) {
     omp_set_num_threads(threads_);
   }
 
   std::string name() const override { return "cpu"; }
   std::string description() const override {
-    return fmt::format("{}; {}; {} thread{}", this_machine().processor, arithmetic(), threads_,
-                       threads_ == 1 ? "" : "s");
+    return fmt::format("{}; {}; {} thread{}{}", this_machine().processor, arithmetic(), threads_,
+                       threads_ == 1 ? "" : "s",
+                       pretended_ ? "; pretending compute capability " + text_of(*pretended_) : "");
   }
   std::string arithmetic() const override {
     return fmt::format("kernels for {}, oneDNN {} for {}", cpu::name_of(cpu::instruction_set()),
@@ -53,13 +57,17 @@ class CpuBackend final : public Backend {
   int threads() const override { return threads_; }
 
   Support supports(const OpDesc& desc) const override {
-    Support support{.yes = true, .path = "", .reason = why_not(desc)};
+    Support support{.yes = true, .path = "", .reason = why_not(desc, pretended_)};
     support.yes = support.reason.empty();
     if (!support.yes) return support;
     if (desc.op == "matmul") {
-      support.path = desc.dtype == DType::f32   ? "onednn f32"
-                     : cpu::has_bf16_products() ? "onednn bf16"
-                                                : "bf16 operands widened, onednn f32";
+      const bool bf16 = cpu::has_bf16_products();
+      if (is_fp8(desc.dtype))
+        support.path = bf16 ? "fp8 codes widened to bf16, onednn bf16" : "fp8 codes widened, onednn f32";
+      else if (desc.dtype == DType::bf16)
+        support.path = bf16 ? "onednn bf16" : "bf16 operands widened, onednn f32";
+      else
+        support.path = "onednn f32";
     } else if (desc.op == "attention") {
       support.path = desc.dtype == DType::f32   ? "own kernel, f32 tiles"
                      : cpu::has_bf16_products() ? "own kernel, bf16 tiles"
@@ -117,6 +125,7 @@ class CpuBackend final : public Backend {
   void do_run(const GradientNorm& op) override { cpu::gradient_norm(op); }
   void do_run(const AdamW& op) override { cpu::adamw(op); }
   void do_run(const Cast& op) override { cpu::cast(op); }
+  void do_run(const Fp8Update& op) override { cpu::fp8_update(op); }
 
   /// From this size on memory is mapped: the kernel zeroes a page when it is first used, in large pages where
   /// it can (products of large matrices then miss the address cache less), and has it back on release.
@@ -136,13 +145,14 @@ class CpuBackend final : public Backend {
   }
 
   int threads_;
+  std::optional<Capability> pretended_;                    // answers supports() for FP8 as such a GPU would
   std::map<void*, std::pair<void*, std::size_t>> mapped_;  // large blocks: what to give back
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(int threads) {
-  return std::make_unique<CpuBackend>(threads);
+std::unique_ptr<Backend> make_cpu_backend(int threads, std::optional<Capability> pretended) {
+  return std::make_unique<CpuBackend>(threads, pretended);
 }
 
 }  // namespace octavo

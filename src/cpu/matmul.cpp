@@ -7,11 +7,15 @@
 //
 // Where oneDNN has no bf16 product for the processor, a block's operands are widened to f32 a piece of the
 // sum at a time, multiplied in f32, and the result is rounded once.
+//
+// FP8 codes are widened to bf16, which holds each of their values exactly, and multiplied as such with sums
+// in f32; a block's sums are then scaled, given the bias and rounded once.
 #include <algorithm>
 #include <map>
 #include <omp.h>
 
 #include "cpu/bf16_products.h"
+#include "cpu/fp8_codes.h"
 #include "cpu/onednn.h"
 #include "cpu/operators.h"
 #include "cpu/vec.h"
@@ -36,26 +40,55 @@ Product& prepared(const ProductShape& shape) {
   return products.try_emplace(shape, shape).first->second;
 }
 
+/// A factor as it is multiplied: a row-major matrix.
+struct Factor {
+  const void* data;
+  std::int64_t rows, columns;
+};
+
+/// The factor of an operator: its values, or its codes widened into `scratch`. oneDNN sums in another order
+/// where a factor comes transposed, so transposed codes are turned back: both forms give the same bits.
+Factor factor_of(const Operand& operand, bool codes, Scratch& scratch) {
+  if (!codes) return {operand.t.data, operand.t.dim(0), operand.t.dim(1)};
+  const Tensor& q = operand.q ? operand.q : operand.q_t;
+  const std::uint8_t* from = static_cast<const std::uint8_t*>(q.data);
+  bf16* to = scratch.get<bf16>(static_cast<std::size_t>(q.numel()));
+  if (operand.q) {
+    parallel_blocks({q.numel(), 1 << 16}, [&](std::int64_t begin, std::int64_t end) {
+      widen_codes(q.dtype, from + begin, end - begin, to + begin);
+    });
+    return {to, q.dim(0), q.dim(1)};
+  }
+  const std::int64_t rows = q.dim(1), columns = q.dim(0);
+  parallel_blocks({columns, 16}, [&](std::int64_t begin, std::int64_t end) {
+    static thread_local Scratch piece;
+    const std::int64_t count = end - begin;
+    bf16* wide = piece.get<bf16>(static_cast<std::size_t>(count * rows));
+    widen_codes(q.dtype, from + begin * rows, count * rows, wide);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < count; ++c) to[r * columns + begin + c] = wide[c * rows + r];
+  });
+  return {to, rows, columns};
+}
+
 /// The whole product that an operator asks for.
-ProductShape whole_product(const Matmul& op) {
-  const Tensor &a = op.a.t, &b = op.b.t;
-  const std::int64_t a_columns = a.dim(1), b_columns = b.dim(1);
-  ProductShape s{.input = a.dtype,
+ProductShape whole_product(const Matmul& op, const Factor& a, const Factor& b) {
+  ProductShape s{.input = op.codes ? DType::bf16 : op.a.t.dtype,
                  .output = op.d.dtype,
                  .bias = static_cast<bool>(op.bias),
                  .accumulate = op.accumulate};
   switch (op.gemm) {
     case Gemm::fprop:
-      s.m = a.dim(0), s.k = a_columns, s.n = b.dim(0);
-      s.a_row = a_columns, s.a_column = 1, s.b_row = 1, s.b_column = b_columns;
+      s.m = a.rows, s.k = a.columns, s.n = b.rows;
+      s.a_row = a.columns, s.a_column = 1, s.b_row = 1, s.b_column = b.columns;
       break;
     case Gemm::dgrad:
-      s.m = a.dim(0), s.k = a_columns, s.n = b_columns;
-      s.a_row = a_columns, s.a_column = 1, s.b_row = b_columns, s.b_column = 1;
+      s.m = a.rows, s.k = a.columns, s.n = b.columns;
+      s.a_row = a.columns, s.a_column = 1, s.b_row = b.columns, s.b_column = 1;
       break;
     case Gemm::wgrad:
-      s.m = a_columns, s.k = a.dim(0), s.n = b_columns;
-      s.a_row = 1, s.a_column = a_columns, s.b_row = b_columns, s.b_column = 1;
+      s.m = a.columns, s.k = a.rows, s.n = b.columns;
+      s.a_row = 1, s.a_column = a.columns, s.b_row = b.columns, s.b_column = 1;
       break;
   }
   s.c_row = s.n;
@@ -107,17 +140,33 @@ struct WidenRows {
           });
   }
 };
-struct RoundRows {
+/// What becomes of a block's sums in f32: to = round(sums * factor + bias), or += without a bias.
+template <class T>
+struct FinishRows {
   template <int W>
-  static OCTAVO_INLINE void run(const float* from, std::int64_t rows, std::int64_t columns, bf16* to,
-                                std::int64_t stride) {
+  static OCTAVO_INLINE void run(const float* sums, std::int64_t rows, std::int64_t columns, float factor,
+                                const bf16* bias, bool accumulate, T* to, std::int64_t stride) {
+    using F = Floats<W>;
     for (std::int64_t r = 0; r < rows; ++r)
       chunks(
           columns, [&](std::int64_t c, auto n) __attribute__((always_inline)) {
-            store(to + r * stride + c, load<W>(from + r * columns + c, n), n);
+            F v = load<W>(sums + r * columns + c, n) * F::broadcast(factor);
+            if (bias != nullptr) v = v + load<W>(bias + c, n);
+            if (accumulate) v = load<W>(static_cast<const T*>(to) + r * stride + c, n) + v;
+            store(to + r * stride + c, v, n);
           });
   }
 };
+
+void finish_rows(const ProductShape& block, const float* sums, float factor, const char* bias, char* c) {
+  const bf16* added = block.bias ? reinterpret_cast<const bf16*>(bias) : nullptr;
+  if (block.output == DType::bf16)
+    dispatch<FinishRows<bf16>>(sums, block.m, block.n, factor, added, block.accumulate,
+                               reinterpret_cast<bf16*>(c), block.c_row);
+  else
+    dispatch<FinishRows<float>>(sums, block.m, block.n, factor, added, block.accumulate,
+                                reinterpret_cast<float*>(c), block.c_row);
+}
 
 /// A rows x columns part of a bf16 matrix, widened into `to` in the order that it has in memory; `row_stride`
 /// and `column_stride` (one of them is 1) become those of the copy.
@@ -134,41 +183,51 @@ const float* widened(const void* data, std::int64_t rows, std::int64_t columns, 
   return to;
 }
 
-/// One block in f32 of bf16 operands. c is bf16, or f32 in weight gradients.
-void multiply_widened(const ProductShape& block, const char* a, const char* b, const char* bias, char* c) {
+/// sums = a b in f32, of a block of bf16 operands that are widened on the way.
+void multiply_widened(const ProductShape& block, const char* a, const char* b, float* sums) {
   constexpr std::int64_t kPiece = 512;  // of the sum: its widened operands stay in the second-level cache
-  static thread_local Scratch scratch[4];
-  const bool rounds = block.output == DType::bf16;
-  float* sums = rounds ? scratch[0].get<float>(static_cast<std::size_t>(block.m * block.n))
-                       : reinterpret_cast<float*>(c);
-  float* wide_a = scratch[1].get<float>(static_cast<std::size_t>(block.m * std::min(kPiece, block.k)));
-  float* wide_b = scratch[2].get<float>(static_cast<std::size_t>(block.n * std::min(kPiece, block.k)));
-  float* wide_bias = scratch[3].get<float>(static_cast<std::size_t>(block.n));
-  if (block.bias)
-    dispatch<WidenRows>(reinterpret_cast<const bf16*>(bias), block.n, std::int64_t{1}, block.n, wide_bias);
+  static thread_local Scratch scratch[2];
+  float* wide_a = scratch[0].get<float>(static_cast<std::size_t>(block.m * std::min(kPiece, block.k)));
+  float* wide_b = scratch[1].get<float>(static_cast<std::size_t>(block.n * std::min(kPiece, block.k)));
   for (std::int64_t k = 0; k < block.k; k += kPiece) {
     ProductShape piece = block;
     piece.k = std::min(kPiece, block.k - k);
     piece.input = piece.output = DType::f32;
-    if (rounds) piece.c_row = block.n;
-    if (k > 0) piece.bias = false, piece.accumulate = true;
+    piece.c_row = block.n;
+    piece.bias = false, piece.accumulate = k > 0;
     const float* left = widened(a + offset(0, 0, k, block.a_column, DType::bf16), piece.m, piece.k,
                                 piece.a_row, piece.a_column, wide_a);
     const float* right = widened(b + offset(k, block.b_row, 0, 0, DType::bf16), piece.k, piece.n, piece.b_row,
                                  piece.b_column, wide_b);
-    prepared(piece).run(left, right, wide_bias, sums);
+    prepared(piece).run(left, right, nullptr, sums);
   }
-  if (rounds)
-    dispatch<RoundRows>(static_cast<const float*>(sums), block.m, block.n, reinterpret_cast<bf16*>(c),
-                        block.c_row);
+}
+
+/// One block whose sums pass through memory in f32 before they are scaled, given the bias and rounded.
+void multiply_in_two(const ProductShape& block, const char* a, const char* b, float factor, const char* bias,
+                     char* c) {
+  static thread_local Scratch scratch;
+  float* sums = scratch.get<float>(static_cast<std::size_t>(block.m * block.n));
+  if (has_bf16_products()) {
+    ProductShape plain = block;
+    plain.output = DType::f32, plain.c_row = block.n;
+    plain.bias = plain.accumulate = false;
+    prepared(plain).run(a, b, nullptr, sums);
+  } else {
+    multiply_widened(block, a, b, sums);
+  }
+  finish_rows(block, sums, factor, bias, c);
 }
 
 }  // namespace
 
 void matmul(const Matmul& op) {
-  const ProductShape whole = whole_product(op);
+  static thread_local Scratch scratch[2];
+  const Factor left = factor_of(op.a, op.codes, scratch[0]), right = factor_of(op.b, op.codes, scratch[1]);
+  const float factor = op.codes ? *op.a.slot->scale_inv * *op.b.slot->scale_inv : 1.0f;
+  const ProductShape whole = whole_product(op, left, right);
   const Grid grid = grid_of(op.gemm, whole);
-  const bool widens = whole.input == DType::bf16 && !has_bf16_products();
+  const bool in_two = op.codes || (whole.input == DType::bf16 && !has_bf16_products());
   const auto multiply = [&](std::int64_t index) {
     // Rows first: neighbouring blocks read the same part of b.
     const std::int64_t row = index % grid.rows.count(), column = index / grid.rows.count();
@@ -176,13 +235,13 @@ void matmul(const Matmul& op) {
     ProductShape block = whole;
     block.m = grid.rows.end(row) - m;
     block.n = grid.columns.end(column) - n;
-    const char* a = static_cast<const char*>(op.a.t.data) + offset(m, whole.a_row, 0, 0, whole.input);
-    const char* b = static_cast<const char*>(op.b.t.data) + offset(0, 0, n, whole.b_column, whole.input);
+    const char* a = static_cast<const char*>(left.data) + offset(m, whole.a_row, 0, 0, whole.input);
+    const char* b = static_cast<const char*>(right.data) + offset(0, 0, n, whole.b_column, whole.input);
     const char* bias =
         whole.bias ? static_cast<const char*>(op.bias.data) + offset(0, 0, n, 1, whole.input) : nullptr;
     char* c = static_cast<char*>(op.d.data) + offset(m, whole.c_row, n, 1, whole.output);
-    if (widens)
-      multiply_widened(block, a, b, bias, c);
+    if (in_two)
+      multiply_in_two(block, a, b, factor, bias, c);
     else
       prepared(block).run(a, b, bias, c);
   };

@@ -7,6 +7,7 @@
 
 #include "cpu/column_sums.h"
 #include "cpu/dropout.h"
+#include "cpu/fp8_codes.h"
 #include "cpu/operators.h"
 
 namespace octavo::cpu {
@@ -18,7 +19,7 @@ struct ForwardFields {
   const T *x, *branch;
   T* residual;
   const float *gain, *bias;
-  T* y;
+  T* y;  // of the block's first row on; the other pointers are the tensors'
   float *mean, *rstd;
   float eps;
   std::int64_t positions, columns;
@@ -60,7 +61,7 @@ struct ForwardRows {
         squares += d * d;
       });
       const float rstd = 1.0f / std::sqrt(sum_of(squares) * per_column + f.eps);
-      T* y = f.y + n * C;
+      T* y = f.y + (n - begin) * C;
       chunks(C, [&](std::int64_t c, auto count) OCTAVO_INLINE_LAMBDA {
         const F xhat = (load<W>(r + c, count) - F::broadcast(mean)) * F::broadcast(rstd);
         store(y + c, xhat * load<W>(f.gain + c, count) + load<W>(f.bias + c, count), count);
@@ -77,7 +78,7 @@ struct BackwardFields {
   const float *gain, *mean, *rstd;
   T* dresidual;
   bool accumulate;
-  T* dbranch;
+  T* dbranch;  // of the block's first row on
   std::int64_t positions, columns;
   DropoutMask mask;
   std::uint8_t* bytes;
@@ -96,7 +97,7 @@ struct BackwardRows {
     for (std::int64_t n = begin; n < end; ++n) {
       const T *dy = f.dy + n * C, *r = f.residual + n * C;
       T* dresidual = f.dresidual + n * C;
-      T* dbranch = f.dbranch != nullptr ? f.dbranch + n * C : nullptr;
+      T* dbranch = f.dbranch != nullptr ? f.dbranch + (n - begin) * C : nullptr;
       const F mean = F::broadcast(f.mean[n]), rstd = F::broadcast(f.rstd[n]);
       F sum_g = F::zero(), sum_g_xhat = F::zero();
       chunks(C, [&](std::int64_t c, auto count) OCTAVO_INLINE_LAMBDA {
@@ -115,10 +116,8 @@ struct BackwardRows {
         store(dresidual + c, dr, count);
         store(f.dgain + c, load<W>(f.dgain + c) + d * xhat);
         store(f.dbias + c, load<W>(f.dbias + c) + d);
-        if (dbranch != nullptr) {
-          if (drops) dr = round_to<T>(drop(dr, f.bytes + c, f.mask.threshold, f.mask.scale));
-          store(dbranch + c, dr, count);
-        }
+        if (drops) dr = round_to<T>(drop(dr, f.bytes + c, f.mask.threshold, f.mask.scale));
+        if (dbranch != nullptr) store(dbranch + c, dr, count);
         if (f.dbranch_bias != nullptr) store(f.dbranch_bias + c, load<W>(f.dbranch_bias + c) + dr);
       });
     }
@@ -137,7 +136,7 @@ void norm_forward(const NormForward& op) {
                                   .residual = values(op.residual),
                                   .gain = floats(op.gain),
                                   .bias = floats(op.bias),
-                                  .y = values(op.y.t),
+                                  .y = nullptr,
                                   .mean = floats(op.mean),
                                   .rstd = floats(op.rstd),
                                   .eps = op.eps,
@@ -145,11 +144,15 @@ void norm_forward(const NormForward& op) {
                                   .columns = op.x.dim(1),
                                   .mask = op.branch ? DropoutMask(op.dropout) : DropoutMask(),
                                   .bytes = nullptr};
+    OperandWriter<T> y(op.y, op.x.dim(0), op.x.dim(1));
     parallel_blocks(row_blocks(op.x.dim(0)), [&](std::int64_t begin, std::int64_t end) {
       ForwardFields<T> f = fields;
       f.bytes = mask_row(f.mask, f.columns);
+      f.y = y.values(begin, end);
       dispatch<ForwardRows<T>>(f, begin, end);
+      y.done(begin, end, f.y);
     });
+    y.finish();
   });
 }
 
@@ -168,22 +171,26 @@ void norm_backward(const NormBackward& op) {
                                    .rstd = op.rstd.as<float>(),
                                    .dresidual = op.dresidual.as<T>(),
                                    .accumulate = op.accumulate_dresidual,
-                                   .dbranch = op.dbranch.t ? op.dbranch.t.as<T>() : nullptr,
+                                   .dbranch = nullptr,
                                    .positions = op.T,
                                    .columns = columns,
-                                   .mask = op.dbranch.t ? DropoutMask(op.dropout) : DropoutMask(),
+                                   .mask = DropoutMask(op.dropout),
                                    .bytes = nullptr,
                                    .dgain = nullptr,
                                    .dbias = nullptr,
                                    .dbranch_bias = nullptr};
+    OperandWriter<T> dbranch(op.dbranch, rows, columns);
     parallel_blocks(blocks, [&](std::int64_t begin, std::int64_t end) {
       BackwardFields<T> f = fields;
       f.bytes = mask_row(f.mask, columns);
+      f.dbranch = dbranch.values(begin, end);
       f.dgain = dgain.start_block(begin);
       f.dbias = dbias.start_block(begin);
       if (op.dbranch_bias) f.dbranch_bias = dbranch_bias.start_block(begin);
       dispatch<BackwardRows<T>>(f, begin, end);
+      dbranch.done(begin, end, f.dbranch);
     });
+    dbranch.finish();
   });
   dgain.finish(op.dgain.as<float>(), op.accumulate);
   dbias.finish(op.dbias.as<float>(), op.accumulate);

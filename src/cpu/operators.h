@@ -22,5 +22,6 @@ void loss_sum(const LossSum& op);
 void gradient_norm(const GradientNorm& op);
 void adamw(const AdamW& op);
 void cast(const Cast& op);
+void fp8_update(const Fp8Update& op);
 
 }  // namespace octavo::cpu

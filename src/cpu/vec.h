@@ -133,6 +133,15 @@ OCTAVO_INLINE Floats<W> floats_of(Words<W> a) {
   return r;
 }
 
+/// Lanes where a < b, both below 2^31: from the sign of the difference, because GCC 12 at times takes a
+/// comparison of integers apart.
+template <int W>
+OCTAVO_INLINE Words<W> below(Words<W> a, Words<W> b) {
+  using I = typename Native<W>::I;
+  for (int i = 0; i < Words<W>::kParts; ++i)
+    a.v[i] = (typename Native<W>::U)((I)(a.v[i] - b.v[i]) >> 31);
+  return a;
+}
 /// Lanes where a > b (false where either is NaN).
 template <int W>
 OCTAVO_INLINE Words<W> greater(Floats<W> a, Floats<W> b) {
@@ -146,6 +155,11 @@ OCTAVO_INLINE Floats<W> select(Words<W> mask, Floats<W> a, Floats<W> b) {
   for (int i = 0; i < Words<W>::kParts; ++i)
     a.v[i] = (typename Native<W>::F)((mask.v[i] & (typename Native<W>::U)a.v[i]) |
                                      (~mask.v[i] & (typename Native<W>::U)b.v[i]));
+  return a;
+}
+template <int W>
+OCTAVO_INLINE Words<W> select(Words<W> mask, Words<W> a, Words<W> b) {
+  for (int i = 0; i < Words<W>::kParts; ++i) a.v[i] = (mask.v[i] & a.v[i]) | (~mask.v[i] & b.v[i]);
   return a;
 }
 /// a > b ? a : b, so b where either is NaN.
@@ -191,6 +205,23 @@ OCTAVO_INLINE float sum_of(Floats<W> a) {
   std::memcpy(q, x, sizeof q);
   const Q s = (q[0] + q[2]) + (q[1] + q[3]);
   return (s[0] + s[2]) + (s[1] + s[3]);
+}
+/// The sum of the lanes, and the largest of lanes below 2^31.
+template <int W>
+OCTAVO_INLINE std::uint64_t sum_of(Words<W> a) {
+  std::uint32_t x[16];
+  std::memcpy(x, a.v, sizeof x);
+  std::uint64_t sum = 0;
+  for (std::uint32_t y : x) sum += y;
+  return sum;
+}
+template <int W>
+OCTAVO_INLINE std::uint32_t max_of(Words<W> a) {
+  std::uint32_t x[16];
+  std::memcpy(x, a.v, sizeof x);
+  std::uint32_t m = 0;
+  for (std::uint32_t y : x) m = y > m ? y : m;
+  return m;
 }
 /// The largest lane; NaN lanes may be passed over.
 template <int W>
@@ -287,6 +318,18 @@ OCTAVO_INLINE Words<W> load_bytes(const std::uint8_t* p) {
     r.v[i] = widen_part<W>(b);
   }
   return r;
+}
+/// The low byte of each word.
+template <int W>
+OCTAVO_INLINE void store_bytes(std::uint8_t* p, Words<W> a) {
+  for (int i = 0; i < Words<W>::kParts; ++i) {
+    typename Native<W>::B b;
+    if constexpr (W == 16)
+      asm("vpmovdb %1, %0" : "=v"(b) : "v"(a.v[i]));
+    else
+      b = __builtin_convertvector(a.v[i], typename Native<W>::B);
+    std::memcpy(p + i * W, &b, sizeof b);
+  }
 }
 /// The first `count` lanes from memory, zero in the others.
 template <int W, class T>
