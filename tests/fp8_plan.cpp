@@ -2,6 +2,8 @@
 // more.
 #include "precision/fp8_plan.h"
 
+#include <string>
+
 #include "catch.h"
 
 using namespace octavo;
@@ -85,4 +87,21 @@ TEST_CASE("forms of several readers are the union", "[fp8]") {
   const Forms ab = a | b, abc = ab | c;
   CHECK((!ab.t && ab.q && ab.q_t));
   CHECK((abc.t && abc.q && abc.q_t));
+}
+
+TEST_CASE("layers are skipped from both ends", "[fp8]") {
+  Fp8Plan plan;
+  plan.layers.resize(5);
+  const auto skipped = [&](std::int64_t first, std::int64_t last) {
+    plan.skip_first = first, plan.skip_last = last;
+    std::string text;
+    for (std::size_t l = 0; l < 5; ++l) text += plan.skips(l) ? 's' : '-';
+    return text;
+  };
+  CHECK(skipped(0, 0) == "-----");
+  CHECK(skipped(1, 0) == "s----");
+  CHECK(skipped(0, 2) == "---ss");
+  CHECK(skipped(2, 1) == "ss--s");
+  CHECK(skipped(3, 2) == "sssss");
+  CHECK(skipped(5, 5) == "sssss");
 }

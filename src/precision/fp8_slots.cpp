@@ -148,7 +148,7 @@ std::vector<std::string> Fp8Slots::load(const std::vector<Fp8SlotState>& states)
       continue;
     }
     const Fp8SlotState& s = *found->second;
-    scale[i] = s.scale * (fp8_scaled_max(infos_[i].format, recipe_.margin) / s.scaled_max);
+    scale[i] = std::min(FLT_MAX, s.scale * (fp8_scaled_max(infos_[i].format, recipe_.margin) / s.scaled_max));
     amax[i] = std::bit_cast<std::int32_t>(s.history[0]);
     if (length == 0) continue;
     // The newest amaxes stand last, in both.
