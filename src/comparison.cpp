@@ -55,7 +55,9 @@ std::vector<std::vector<std::string>> cells(const Comparison& comparison) {
   const std::vector<ComparisonRow>& rows = comparison.rows;
   const bool modes =
       std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.name != row.mode; });
-  const bool repeats = std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.repeats > 1; });
+  const bool repeats = std::any_of(rows.begin(), rows.end(), [](const auto& row) {
+    return static_cast<std::size_t>(row.repeats) + row.failures.size() > 1;
+  });
   const std::string note = comparison.on_cpu ? "\n(CPU: says\nnothing of\nGPUs)" : "";
   const std::size_t base = base_row(rows);
   std::vector<std::vector<std::string>> table(1);
@@ -67,6 +69,7 @@ std::vector<std::vector<std::string>> cells(const Comparison& comparison) {
   head.push_back("tokens/s" + note);
   head.push_back("speed-up" + note);
   head.push_back("peak memory\n(GiB)");
+  const std::size_t columns_in_all = head.size();
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const ComparisonRow& row = rows[i];
     std::vector<std::string> line{row.name};
@@ -74,7 +77,7 @@ std::vector<std::vector<std::string>> cells(const Comparison& comparison) {
     if (repeats) line.push_back(std::to_string(row.repeats));
     if (row.repeats == 0) {
       line.push_back("failed");
-      line.resize(head.size(), "-");
+      line.resize(columns_in_all, "-");
       table.push_back(std::move(line));
       continue;
     }

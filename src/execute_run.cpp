@@ -63,7 +63,6 @@ class RunLoop {
       const double step_start = now();
       const StepResult result = trainer_.train_step();
       const double step_seconds = now() - step_start;
-      limit_.step.took(step_seconds);
       if (!workspace_known_) describe_workspace();
       saved_.seconds += step_seconds;
       const std::int64_t step = trainer_.state().step;
@@ -71,7 +70,10 @@ class RunLoop {
       saved_.train_loss = result.loss;
       saved_.val_loss.reset();
 
+      const double evaluation_start = now();
       const bool improved = evaluates(step) && evaluate();
+      const double evaluation_seconds = now() - evaluation_start;
+      if (evaluates(step)) limit_.evaluation.took(evaluation_seconds);
       report(result, step_seconds, last);
       check_finite(result);
 
@@ -79,6 +81,7 @@ class RunLoop {
       // Amid steps that are not finite the weights may be ruined: the good checkpoints stay.
       const bool due = (trainer_.state().bad_in_row == 0 && save_every > 0 && step % save_every == 0) ||
                        (improved && config_.train.keep_best);
+      limit_.step.took(now() - step_start - evaluation_seconds);
       outcome = why_stop(due);
       if (last || outcome.status != 0 || due) save();
       // A stop that comes with the last step finds the run finished.
@@ -174,9 +177,7 @@ class RunLoop {
   /// Validation loss of the present weights; true where it is the best so far.
   bool evaluate() {
     console_.status("evaluating");
-    const double start = now();
     const double loss = octavo::evaluate(trainer_.model(), run_.data.val, config_.train.eval_tokens);
-    limit_.evaluation.took(now() - start);
     saved_.val_loss = loss;
     if (!std::isfinite(loss) || (saved_.best_val_loss && loss >= *saved_.best_val_loss)) return false;
     saved_.best_val_loss = loss;

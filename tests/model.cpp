@@ -1,5 +1,7 @@
-// model_reference.cpp - judges the model: against PyTorch's golden files, against the double-precision
+// model.cpp - judges the model: against PyTorch's golden files, against the double-precision
 // oracle, and against itself (recomputation, micro-batches, evaluation, threads).
+#include "model.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,7 +15,6 @@
 #include "backends.h"
 #include "catch.h"
 #include "golden.h"
-#include "model.h"
 #include "oracle_model.h"
 #include "tolerance.h"
 
@@ -467,6 +468,56 @@ TEST_CASE("generation: logits are PyTorch's, token by token or all at once", "[m
       }
     }
   }
+}
+
+TEST_CASE("an arena hands out aligned pieces, or only counts them", "[model]") {
+  Arena count;
+  count.take(DType::f32, {3}, "a");
+  count.take(DType::bf16, {2, 5}, "b");
+  std::vector<char> memory(count.size() + 64);
+  Arena real(memory.data());
+  const Tensor a = real.take(DType::f32, {3}, "a"), b = real.take(DType::bf16, {2, 5}, "b");
+  CHECK(real.size() == count.size());
+  CHECK(a.data == memory.data());
+  const std::ptrdiff_t between = static_cast<char*>(b.data) - static_cast<char*>(a.data);
+  CHECK(between % 64 == 0);
+  CHECK(static_cast<std::size_t>(between) >= a.bytes());
+  CHECK(static_cast<std::size_t>(between) + b.bytes() <= real.size());
+}
+
+TEST_CASE("the planned memory is what a model allocates; recomputation needs less, plain use much less",
+          "[model]") {
+  const Golden g = load_golden(kGoldenNames[0]);
+  ModelPlan plan{.shape = g.shape, .act = DType::bf16, .B = 2, .T = g.shape.context};
+  const auto bytes = [&] { return total_bytes(plan_memory(plan)); };
+  const std::size_t none = bytes();
+  plan.recompute = Recompute::activation;
+  const std::size_t activation = bytes();
+  plan.recompute = Recompute::block;
+  const std::size_t block = bytes();
+  CHECK(block < activation);
+  CHECK(activation < none);
+  plan.training = false;
+  CHECK(bytes() < block / 2);
+  const std::size_t P = static_cast<std::size_t>(g.table.arena_size);
+  CHECK(plan_memory(plan)[0].bytes == 4 * P);
+  CHECK(plan_memory(plan)[1].bytes == 2 * P);
+
+  plan.B = 1 << 30;
+  CHECK_THROWS_WITH(check_memory(*backends()[0], plan),
+                    ContainsSubstring("the model needs") && ContainsSubstring("train.micro_batch"));
+}
+
+TEST_CASE("the table of paths names every product in every direction", "[model]") {
+  const Golden g = load_golden(kGoldenNames[0]);
+  ModelPlan plan{.shape = g.shape, .act = DType::f32, .B = 1, .T = g.shape.context};
+  CHECK(plan_paths(*backends()[0], plan).size() == 5 * 3 + 1);
+  plan.training = false;
+  const std::vector<PathRow> rows = plan_paths(*backends()[0], plan);
+  REQUIRE(rows.size() == 5 + 1);
+  CHECK(rows.front().what == "qkv fprop");
+  CHECK(rows.back().what == "attention");
+  for (const PathRow& row : rows) CHECK_FALSE(row.path.empty());
 }
 
 }  // namespace octavo::testing
