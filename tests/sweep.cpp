@@ -3,6 +3,8 @@
 #include "sweep.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "catch.h"
 #include "error.h"
@@ -140,7 +142,7 @@ TEST_CASE("a run that fails is listed in the comparison, the others run, and the
   INFO(r.err);
   CHECK(r.status == 1);
   CHECK_THAT(r.err, ContainsSubstring("octavo: 1 of 3 runs failed: out/comparison.md has the reasons\n"));
-  CHECK_THAT(r.out, ContainsSubstring("two      fp32       failed") &&
+  CHECK_THAT(r.out, ContainsSubstring("two     fp32       failed") &&
                         ContainsSubstring("two failed: step ") &&
                         ContainsSubstring("2 steps in a row were not finite"));
   CHECK_THAT(r.out + r.err, !ContainsSubstring("-nan"));
@@ -178,6 +180,23 @@ TEST_CASE(
     CHECK(testing::training_bits(s.dir.path / "out" / name) ==
           testing::training_bits(s.dir.path / "whole" / name));
   CHECK(nlohmann::json::parse(testing::slurp(s.dir.path / "out" / "comparison.json"))["rows"].size() == 3);
+}
+
+TEST_CASE("a signal stops a sweep after a checkpoint of the run that it reached") {
+  const testing::SmallRun s;
+  write_sweep(s, {{"train.steps", 1000000}});
+  const std::filesystem::path metrics = s.dir.path / "out" / "two" / "metrics.jsonl";
+  const testing::ProgramResult r = testing::run_program(s.dir.path, {"sweep", "s.json"}, [&](pid_t child) {
+    for (int i = 0; i < 3000; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (std::filesystem::exists(metrics) && !read_metrics(metrics).empty()) break;
+    }
+    kill(child, SIGTERM);
+  });
+  INFO(r.err);
+  CHECK(r.status == 143);
+  CHECK(newest_checkpoint(s.dir.path / "out" / "two" / "checkpoints").has_value());
+  CHECK_FALSE(std::filesystem::exists(s.dir.path / "out" / "three"));
 }
 
 TEST_CASE("--modes that hold an empty mode are refused, and take no other option for their value") {

@@ -71,9 +71,11 @@ Json info_json() {
 }
 
 void print_object(const Json& object, const std::string& indent) {
-  for (const auto& [key, value] : object.items())
+  for (const auto& [key, value] : object.items()) {
+    if (value == "") continue;  // nothing to say
     std::printf("%s%-22s %s\n", indent.c_str(), key.c_str(),
                 value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());
+  }
 }
 
 void print_text(const Json& info) {
