@@ -218,8 +218,8 @@ TEST_CASE("stopped by signals at whatever steps and resumed, a run has the bits 
     const SmallRun s;
     nlohmann::json config = s.json(mode);
     config["model"]["dropout"] = 0.1;
-    config["train"]["steps"] = 300;
-    config["train"]["checkpoint_every"] = 100;
+    config["train"]["steps"] = 150;
+    config["train"]["checkpoint_every"] = 50;
     const auto whole = s.train(config, "whole");
     s.dir.file("c.json", config.dump());
     std::vector<std::int64_t> stops;
@@ -242,7 +242,7 @@ TEST_CASE("stopped by signals at whatever steps and resumed, a run has the bits 
       stops.push_back(newest_checkpoint(s.dir.path / "run" / "checkpoints")->state.step);
     }
     CHECK(status == 0);
-    CHECK(std::any_of(stops.begin(), stops.end(), [](std::int64_t step) { return step % 100 != 0; }));
+    CHECK(std::any_of(stops.begin(), stops.end(), [](std::int64_t step) { return step % 50 != 0; }));
     CHECK(training_bits(s.dir.path / "run") == training_bits(whole));
   }
 }
