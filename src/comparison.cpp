@@ -35,6 +35,13 @@ struct Measured {
   std::vector<double> train_loss, val_loss, tokens_per_s;
 };
 
+/// The first row with something to compare, which the others are held against; their number where there is
+/// none.
+std::size_t base_row(const std::vector<ComparisonRow>& rows) {
+  const auto found = std::find_if(rows.begin(), rows.end(), [](const auto& row) { return row.repeats > 0; });
+  return static_cast<std::size_t>(found - rows.begin());
+}
+
 std::string cell(const Estimate& value, int decimals) {
   if (!std::isfinite(value.mean)) return "not finite";
   std::string text = fmt::format("{:.{}f}", value.mean, decimals);
@@ -48,8 +55,11 @@ std::vector<std::vector<std::string>> cells(const Comparison& comparison) {
   const std::vector<ComparisonRow>& rows = comparison.rows;
   const bool modes =
       std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.name != row.mode; });
-  const bool repeats = std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.repeats > 1; });
+  const bool repeats = std::any_of(rows.begin(), rows.end(), [](const auto& row) {
+    return static_cast<std::size_t>(row.repeats) + row.failures.size() > 1;
+  });
   const std::string note = comparison.on_cpu ? "\n(CPU: says\nnothing of\nGPUs)" : "";
+  const std::size_t base = base_row(rows);
   std::vector<std::vector<std::string>> table(1);
   std::vector<std::string>& head = table[0];
   head.push_back(modes ? "run" : "mode");
@@ -59,14 +69,21 @@ std::vector<std::vector<std::string>> cells(const Comparison& comparison) {
   head.push_back("tokens/s" + note);
   head.push_back("speed-up" + note);
   head.push_back("peak memory\n(GiB)");
+  const std::size_t columns_in_all = head.size();
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const ComparisonRow& row = rows[i];
     std::vector<std::string> line{row.name};
     if (modes) line.push_back(row.mode);
     if (repeats) line.push_back(std::to_string(row.repeats));
+    if (row.repeats == 0) {
+      line.push_back("failed");
+      line.resize(columns_in_all, "-");
+      table.push_back(std::move(line));
+      continue;
+    }
     line.push_back(cell(row.train_loss, 4));
     line.push_back(row.val_loss ? cell(*row.val_loss, 4) : "-");
-    line.push_back(i == 0 || !row.gap        ? "-"
+    line.push_back(i == base || !row.gap     ? "-"
                    : std::isfinite(*row.gap) ? fmt::format("{:+.4f}", *row.gap)
                                              : "n/a");
     line.push_back(cell(row.tokens_per_s, 0));
@@ -103,7 +120,11 @@ std::string footnotes(const Comparison& comparison) {
   const auto& rows = comparison.rows;
   const bool repeated =
       std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.repeats > 1; });
-  return references(comparison) +
+  std::string failures;
+  for (const ComparisonRow& row : rows)
+    for (const std::string& reason : row.failures)
+      failures += fmt::format("{} failed: {}\n", row.name, reason);
+  return failures + references(comparison) +
          "losses in nats per token; train loss: mean of the last 20 logged steps; gap: loss less that of the "
          "first row; "
          "tokens/s: median over steps\n" +
@@ -137,23 +158,24 @@ Json comparison_json(const Comparison& comparison) {
     json["rows"].push_back({{"name", row.name},
                             {"mode", row.mode},
                             {"repeats", row.repeats},
-                            {"train_loss", estimate_json(row.train_loss)},
+                            {"failures", row.failures},
+                            {"train_loss", row.repeats > 0 ? estimate_json(row.train_loss) : Json()},
                             {"val_loss", row.val_loss ? estimate_json(*row.val_loss) : Json()},
                             {"gap", row.gap ? Json(*row.gap) : Json()},
-                            {"tokens_per_s", estimate_json(row.tokens_per_s)},
-                            {"speedup", row.speedup},
-                            {"peak_memory_gib", row.peak_memory_gib}});
+                            {"tokens_per_s", row.repeats > 0 ? estimate_json(row.tokens_per_s) : Json()},
+                            {"speedup", row.repeats > 0 ? Json(row.speedup) : Json()},
+                            {"peak_memory_gib", row.repeats > 0 ? Json(row.peak_memory_gib) : Json()}});
   }
   return json;
 }
 
 }  // namespace
 
-Comparison compare_runs(const std::vector<FinishedRun>& runs, bool on_cpu) {
+Comparison compare_runs(const std::vector<SweptRun>& runs, bool on_cpu) {
   Comparison comparison;
   comparison.on_cpu = on_cpu;
   std::vector<Measured> measured;
-  for (const FinishedRun& run : runs) {
+  for (const SweptRun& run : runs) {
     const auto found = std::find_if(comparison.rows.begin(), comparison.rows.end(),
                                     [&](const ComparisonRow& row) { return row.name == run.name; });
     const auto index = static_cast<std::size_t>(found - comparison.rows.begin());
@@ -163,6 +185,10 @@ Comparison compare_runs(const std::vector<FinishedRun>& runs, bool on_cpu) {
       measured.emplace_back();
     }
     ComparisonRow& row = comparison.rows[index];
+    if (!run.failure.empty()) {
+      row.failures.push_back(run.failure);
+      continue;
+    }
     Curve curve = load_curve(run.folder);
     measured[index].train_loss.push_back(trailing_loss(curve.records));
     if (const auto val = last_val_loss(curve.records)) measured[index].val_loss.push_back(*val);
@@ -176,9 +202,11 @@ Comparison compare_runs(const std::vector<FinishedRun>& runs, bool on_cpu) {
     curve.name = row.repeats == 1 ? run.name : fmt::format("{} #{}", run.name, row.repeats);
     comparison.curves.push_back(std::move(curve));
   }
-  for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
+  const std::size_t base = base_row(comparison.rows);
+  for (std::size_t i = base; i < comparison.rows.size(); ++i) {
     ComparisonRow& row = comparison.rows[i];
-    const ComparisonRow& first = comparison.rows[0];
+    const ComparisonRow& first = comparison.rows[base];
+    if (row.repeats == 0) continue;
     row.train_loss = estimate(measured[i].train_loss);
     row.tokens_per_s = estimate(measured[i].tokens_per_s);
     if (!measured[i].val_loss.empty()) row.val_loss = estimate(measured[i].val_loss);
@@ -245,16 +273,22 @@ std::string comparison_csv(const Comparison& comparison) {
   std::string text =
       "name,mode,repeats,train_loss,train_loss_se,val_loss,val_loss_se,gap,tokens_per_s,tokens_per_s_se,"
       "speedup,"
-      "speed_note,peak_memory_gib,format_version\n";
+      "speed_note,peak_memory_gib,failure,format_version\n";
   for (const ComparisonRow& row : comparison.rows) {
     const Estimate none{std::nan(""), std::nullopt};
     const Estimate val = row.val_loss.value_or(none);
+    const std::string failure = csv_text(fmt::format("{}", fmt::join(row.failures, "; ")));
+    if (row.repeats == 0) {
+      text += fmt::format("{},{},0,,,,,,,,,,,{},{}\n", csv_text(row.name), csv_text(row.mode), failure,
+                          kFormatVersion);
+      continue;
+    }
     text += fmt::format(
-        "{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", csv_text(row.name), csv_text(row.mode), row.repeats,
+        "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", csv_text(row.name), csv_text(row.mode), row.repeats,
         csv_number(row.train_loss.mean), csv_number(row.train_loss.standard_error), csv_number(val.mean),
         csv_number(val.standard_error), csv_number(row.gap), csv_number(row.tokens_per_s.mean),
         csv_number(row.tokens_per_s.standard_error), csv_number(row.speedup),
-        comparison.on_cpu ? kCpuNote : "", csv_number(row.peak_memory_gib), kFormatVersion);
+        comparison.on_cpu ? kCpuNote : "", csv_number(row.peak_memory_gib), failure, kFormatVersion);
   }
   return text;
 }
@@ -263,7 +297,10 @@ PlotResult write_comparison(const Comparison& comparison, const fs::path& folder
   write_file_atomically(folder / "comparison.md", comparison_markdown(comparison));
   write_file_atomically(folder / "comparison.csv", comparison_csv(comparison));
   write_json_atomically(folder / "comparison.json", comparison_json(comparison));
-  return plot_curves(comparison.curves, folder / "comparison.png");
+  const fs::path picture = folder / "comparison.png";
+  if (comparison.curves.empty())
+    return {.picture = picture, .script = {}, .drawn = false, .message = "no run finished"};
+  return plot_curves(comparison.curves, picture);
 }
 
 }  // namespace octavo

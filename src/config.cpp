@@ -15,6 +15,7 @@
 #include "files.h"
 #include "json_text.h"
 #include "parameters.h"
+#include "rng.h"
 #include "shape_bounds.h"
 
 namespace octavo {
@@ -309,6 +310,12 @@ class ConfigReader {
           "found tokens_per_step and accumulate; allowed: at most one of them");
     check(c.data.val.empty() || c.data.val_fraction == 0, {"data", "data.val", "data.val_fraction"},
           "found val and val_fraction; allowed: at most one of them");
+    const double p = c.model.dropout;
+    check(p == 0 || dropout_threshold(static_cast<float>(p)) > 0, {"model.dropout"},
+          "found {}, of which steps of 1/256 leave nothing; allowed: 0, or from 1/512 (0.001953125) to 0.99",
+          p);
+    check(c.optimizer.clip == 0 || c.optimizer.clip >= 1e-30, {"optimizer.clip"},
+          "found {}; allowed: 0, or from 1e-30 to 1e+30", c.optimizer.clip);
     check(!c.optimizer.min_lr || *c.optimizer.min_lr <= c.optimizer.lr, {"optimizer.min_lr", "optimizer.lr"},
           "found {}; allowed: at most optimizer.lr, {}", c.optimizer.min_lr.value_or(0), c.optimizer.lr);
   }

@@ -86,8 +86,8 @@ Accepted text() {
 Accepted texts() {
   return {.kind = Kind::texts};
 }
-Accepted two_numbers_below(double low, double high) {
-  return {.kind = Kind::numbers2, .low = low, .high = high, .high_open = true};
+Accepted two_numbers(double low, double high) {
+  return {.kind = Kind::numbers2, .low = low, .high = high};
 }
 
 template <typename Access>
@@ -113,6 +113,8 @@ constexpr std::nullopt_t kRequired = std::nullopt;
 constexpr double kMaxCount = 1e9;
 constexpr double kMaxTokens = 1e15, kMaxSeed = 9007199254740991;
 constexpr double kMaxRate = 1000;
+// What the operators read in single precision must not become 0 or 1 there.
+constexpr double kLeastFloat = 1e-30, kMostBelowOne = 0.9999999;
 
 std::vector<Field> make_fields() {
   return {
@@ -130,11 +132,10 @@ std::vector<Field> make_fields() {
       FIELD(model.context, 1024, integer(1, kMaxContext), "Longest sequence, in tokens"),
       FIELD(model.vocab, "auto", integer(1, kMaxVocab).or_auto(), "Tokens known; auto: from the tokenizer"),
       FIELD(model.tied, true, boolean(), "One matrix for the token embedding and the output head"),
-      FIELD(model.dropout, 0.0, number(0, 0.99), "Share of activations dropped while training"),
-      FIELD(model.norm_eps, 1e-5,
-            Accepted{.kind = Kind::number, .low = 0, .high = 1, .low_open = true, .high_open = true},
-            "Added to the variance in layer norms"),
-      FIELD(model.init_std, 0.02, number_above(0, 100), "Standard deviation of fresh weights"),
+      FIELD(model.dropout, 0.0, number(0, 0.99),
+            "Share of activations dropped while training, in steps of 1/256; 0, or at least 1/512"),
+      FIELD(model.norm_eps, 1e-5, number(kLeastFloat, kMostBelowOne), "Added to the variance in layer norms"),
+      FIELD(model.init_std, 0.02, number(kLeastFloat, 100), "Standard deviation of fresh weights"),
 
       FIELD(precision.mode, "bf16", one_of({"fp32", "tf32", "bf16", "fp8"}), "Precision of the products"),
       FIELD(precision.fallback, "error", one_of({"error", "allow"}),
@@ -185,7 +186,7 @@ std::vector<Field> make_fields() {
       FIELD(train.keep_best, false, boolean(), "Keep the checkpoint of the lowest validation loss, too"),
       FIELD(train.log_every, 1, integer(1, kMaxCount), "Steps between rows of the log"),
       FIELD(train.max_minutes, nullptr, number_above(0, kMaxCount).or_null(),
-            "Stop with a checkpoint after so long, exit status 3"),
+            "Stop, status 3, while time is left to evaluate and save: the run ends within so long"),
       FIELD(train.recompute, "none", one_of({"none", "activation", "block"}),
             "What backward computes again instead of keeping it in memory"),
       FIELD(train.seed, 1, integer(0, kMaxSeed), "Seed of weights, order and dropout"),
@@ -193,7 +194,7 @@ std::vector<Field> make_fields() {
       FIELD(train.graph, true, boolean(), "Replay a step as CUDA graphs"),
       FIELD(train.max_bad_steps, 5, integer(1, kMaxCount), "Non-finite steps in a row that end the run"),
 
-      FIELD(optimizer.lr, 6e-4, number_above(0, kMaxRate), "Highest learning rate"),
+      FIELD(optimizer.lr, 6e-4, number(kLeastFloat, kMaxRate), "Highest learning rate"),
       FIELD(optimizer.min_lr, nullptr, number(0, kMaxRate).or_null(), "Last learning rate; null: lr / 10"),
       FIELD(optimizer.schedule, "cosine", one_of({"constant", "linear", "cosine", "wsd"}),
             "Way of the learning rate after the warm-up"),
@@ -201,10 +202,12 @@ std::vector<Field> make_fields() {
             "Steps up to lr; null: 2 % of the steps"),
       FIELD(optimizer.decay_steps, nullptr, integer(0, kMaxCount).or_null(),
             "Steps down to min_lr; null: all after the warm-up (wsd: 20 % of the steps)"),
-      FIELD(optimizer.betas, Json::array({0.9, 0.95}), two_numbers_below(0, 1), "AdamW's decay of moments"),
-      FIELD(optimizer.eps, 1e-8, number(1e-30, 1), "AdamW's epsilon"),
+      FIELD(optimizer.betas, Json::array({0.9, 0.95}), two_numbers(0, kMostBelowOne),
+            "AdamW's decay of moments"),
+      FIELD(optimizer.eps, 1e-8, number(kLeastFloat, 1), "AdamW's epsilon"),
       FIELD(optimizer.weight_decay, 0.1, number(0, kMaxRate), "Decay of matrices and embeddings"),
-      FIELD(optimizer.clip, 1.0, number(0, 1e30), "Largest norm of the gradient; 0: no clipping"),
+      FIELD(optimizer.clip, 1.0, number(0, 1e30),
+            "Largest norm of the gradient, at least 1e-30; 0: no clipping"),
 
       FIELD(parallel.zero, 1, integer(0, 2),
             "Sharded over ranks: 0 nothing, 1 optimizer state, 2 gradients as well"),
@@ -295,9 +298,9 @@ std::string kind_words(const Accepted& a) {
     case Kind::word:
       return fmt::format("\"{}\"", fmt::join(a.words, "\" | \""));
     case Kind::text:
-      return "string";
+      return "non-empty string";
     case Kind::texts:
-      return "string | list of strings";
+      return "non-empty string | list of non-empty strings";
     case Kind::numbers2:
       return "two numbers " + range_text(a);
   }

@@ -52,6 +52,10 @@ std::string format_duration(double seconds) {
   return fmt::format("{} d {:02} h", hours / 24, hours % 24);
 }
 
+std::string format_fixed(double value, int decimals) {
+  return std::isnan(value) ? "nan" : fmt::format("{:.{}f}", value, decimals);
+}
+
 std::string format_count(std::int64_t n) {
   const std::string digits = std::to_string(n);
   std::string text;
@@ -89,10 +93,10 @@ std::string progress_line(const Progress& p, int width) {
   if (!p.label.empty()) add(3, fmt::format("[{}]", p.label));
   add(0,
       p.total_steps > 0 ? fmt::format("step {}/{}", p.step, p.total_steps) : fmt::format("step {}", p.step));
-  add(0, fmt::format("loss {:.4f}", p.loss));
-  if (p.val_loss) add(4, fmt::format("val {:.4f}", *p.val_loss));
+  add(0, "loss " + format_fixed(p.loss, 4));
+  if (p.val_loss) add(4, "val " + format_fixed(*p.val_loss, 4));
   add(2, fmt::format("lr {:.2e}", p.lr));
-  add(1, fmt::format("norm {:.3f}", p.grad_norm));
+  add(1, "norm " + format_fixed(p.grad_norm, 3));
   const bool counts = std::isfinite(p.tokens_per_s) && std::abs(p.tokens_per_s) < 1e15;
   add(5, (counts ? format_count(std::llround(p.tokens_per_s)) : std::string("?")) + " tok/s");
   if (p.eta_s) add(6, "ETA " + format_duration(*p.eta_s));

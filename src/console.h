@@ -36,6 +36,8 @@ struct Progress {
 int text_columns(std::string_view text);
 /// "1.2 s", "48 s", "3 min 05 s", "2 h 07 min", "4 d 03 h".
 std::string format_duration(double seconds);
+/// "2.4877", "inf", and "nan" whatever the sign of the NaN.
+std::string format_fixed(double value, int decimals);
 /// 1234567 -> "1,234,567".
 std::string format_count(std::int64_t n);
 /// Text as a cell of a Markdown table: '|' escaped, line ends as spaces.

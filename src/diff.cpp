@@ -123,6 +123,11 @@ std::string section(const std::string& title, const Rows& rows) {
   return text;
 }
 
+/// All digits of a number; a NaN without its sign.
+std::string exact(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{:.17g}", value);
+}
+
 std::string steps_section(const std::vector<StepRecord>& left, const std::vector<StepRecord>& right) {
   std::int64_t common = 0;
   for (auto a = left.begin(), b = right.begin(); a != left.end() && b != right.end();) {
@@ -136,10 +141,9 @@ std::string steps_section(const std::vector<StepRecord>& left, const std::vector
   if (common == 0) return text + "  nothing to compare\n";
   const std::optional<Parting> first = first_parting(left, right);
   if (!first) return text + "  every logged step that both have is equal to the bit\n";
-  return text +
-         fmt::format("  first difference: step {}, {}\n    A {:.17g}\n    B {:.17g}\n    relative {}\n",
-                     first->step, first->quantity, first->left, first->right,
-                     std::isnan(first->relative) ? "n/a" : fmt::format("{:.3g}", first->relative));
+  return text + fmt::format("  first difference: step {}, {}\n    A {}\n    B {}\n    relative {}\n",
+                            first->step, first->quantity, exact(first->left), exact(first->right),
+                            std::isnan(first->relative) ? "n/a" : fmt::format("{:.3g}", first->relative));
 }
 
 std::string end_section(const std::vector<StepRecord>& left, const std::vector<StepRecord>& right) {

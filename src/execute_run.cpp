@@ -1,6 +1,5 @@
 // execute_run.cpp - the loop around the training step: logs, evaluations, checkpoints, and the ways to stop.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "error.h"
@@ -11,15 +10,15 @@
 #include "plot.h"
 #include "run.h"
 #include "stop_signal.h"
+#include "time_limit.h"
 #include "trainer.h"
 
 namespace octavo {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+// Before they have been measured: a training step does the work of about three evaluations of its tokens, and
+// this much a second goes to a slow disk.
+constexpr double kEvaluationShare = 0.5, kSavedBytesPerSecond = 100e6;
 
 /// The table of paths in a few lines: what runs alike, together.
 std::vector<std::string> path_summary(const std::vector<PathRow>& paths) {
@@ -48,7 +47,8 @@ class RunLoop {
         stop_(stop),
         folder_(config_.output.dir, run.request.use),
         trainer_(*run.backend, run.plan, run.data),
-        table_(trainer_.model().table()) {
+        table_(trainer_.model().table()),
+        limit_(time_limit()) {
     console_.open_log(folder_.file("train.log"), run.checkpoint.has_value());
     if (!folder_.lock_warning().empty()) console_.warn(folder_.lock_warning());
     load_start();
@@ -61,27 +61,29 @@ class RunLoop {
     const std::int64_t steps = plan_.steps;
     RunOutcome outcome{.status = 0, .message = "finished", .peak_memory_gib = 0};
     while (trainer_.state().step < steps && outcome.status == 0) {
-      const Clock::time_point step_start = Clock::now();
+      const double step_start = now();
       const StepResult result = trainer_.train_step();
-      const double step_seconds = seconds_since(step_start);
+      const double step_seconds = now() - step_start;
+      if (!workspace_known_) describe_workspace();
       const std::int64_t step = trainer_.state().step;
       const bool last = step == steps;
       saved_.train_loss = result.loss;
       saved_.val_loss.reset();
 
-      const std::int64_t every = config_.train.eval_every;
-      const bool improved =
-          !run_.data.val.empty() && (last || (every > 0 && step % every == 0)) && evaluate();
+      const double evaluation_start = now();
+      const bool improved = evaluates(step) && evaluate();
+      const double evaluation_seconds = now() - evaluation_start;
+      if (evaluates(step)) limit_.evaluation.took(evaluation_seconds);
       report(result, step_seconds, last);
       check_finite(result);
 
-      outcome = why_stop(step_seconds);
       const std::int64_t save_every = config_.train.checkpoint_every;
       // Amid steps that are not finite the weights may be ruined: the good checkpoints stay.
-      const bool due = trainer_.state().bad_in_row == 0 && save_every > 0 && step % save_every == 0;
-      if (last || outcome.status != 0 || due || (improved && config_.train.keep_best)) {
-        save();
-      }
+      const bool due = (trainer_.state().bad_in_row == 0 && save_every > 0 && step % save_every == 0) ||
+                       (improved && config_.train.keep_best);
+      limit_.step.took(now() - step_start - evaluation_seconds);
+      outcome = why_stop(due);
+      if (last || outcome.status != 0 || due) save();
       // A stop that comes with the last step finds the run finished.
       if (last) outcome = {.status = 0, .message = "finished", .peak_memory_gib = 0};
       if (last && trainer_.state().bad_in_row > 0)
@@ -121,7 +123,7 @@ class RunLoop {
 
   /// Wall time and peak memory over all sessions, up to now.
   void update_account() {
-    saved_.seconds = former_seconds_ + seconds_since(start_);
+    saved_.seconds = former_seconds_ + (now() - run_.started);
     saved_.peak_memory_gib =
         std::max(saved_.peak_memory_gib, static_cast<double>(peak_resident_bytes()) / 0x1p30);
   }
@@ -161,6 +163,35 @@ class RunLoop {
     console_.info(fmt::format("{}: {} parameters, {}, {} steps of {} tokens on {}", config_.name,
                               format_count(info.parameters), info.mode, format_count(plan_.steps),
                               format_count(info.tokens_per_step), info.device));
+  }
+
+  double now() const { return run_.request.now(); }
+
+  TimeLimit time_limit() const {
+    std::optional<double> seconds;
+    if (config_.train.max_minutes) seconds = *config_.train.max_minutes * 60;
+    double evaluation_steps = 0;
+    if (!run_.data.val.empty()) {
+      const EvaluationWindows windows(run_.data.val, plan_.model.T, config_.train.eval_tokens);
+      evaluation_steps = kEvaluationShare * static_cast<double>(windows.targets()) /
+                         static_cast<double>(plan_.tokens_per_step());
+    }
+    const double bytes = static_cast<double>(checkpoint_bytes(table_, run_.data.tokenizer.get()));
+    return {seconds, evaluation_steps, bytes / kSavedBytesPerSecond};
+  }
+
+  /// What the operators hold beside the model is known when each has run once.
+  void describe_workspace() {
+    workspace_known_ = true;
+    receipt_.run.memory.push_back(
+        {"operators' scratch, measured after the first step", run_.backend->workspace_bytes()});
+    write_run_description(folder_, config_, receipt_.run);
+  }
+
+  /// Whether an evaluation follows a step.
+  bool evaluates(std::int64_t step) const {
+    const std::int64_t every = config_.train.eval_every;
+    return !run_.data.val.empty() && (step == plan_.steps || (every > 0 && step % every == 0));
   }
 
   /// Validation loss of the present weights; true where it is the best so far.
@@ -209,9 +240,9 @@ class RunLoop {
   void check_finite(const StepResult& result) {
     if (result.finite) return;
     const TrainState& state = trainer_.state();
-    console_.warn(
-        fmt::format("step {}: loss {} and gradient norm {} are not both finite; update skipped ({} in a row)",
-                    state.step, result.loss, result.grad_norm, state.bad_in_row));
+    console_.warn(fmt::format(
+        "step {}: loss {} and gradient norm {} are not both finite; update skipped ({} in a row)", state.step,
+        format_fixed(result.loss, 4), format_fixed(result.grad_norm, 3), state.bad_in_row));
     if (state.bad_in_row >= config_.train.max_bad_steps)
       fail(
           "step {}: {} steps in a row were not finite (train.max_bad_steps); the newest checkpoint in {} is "
@@ -220,13 +251,14 @@ class RunLoop {
           state.step, state.bad_in_row, folder_.checkpoints().string());
   }
 
-  RunOutcome why_stop(double step_seconds) const {
+  /// `saves`: a checkpoint is due before the next step.
+  RunOutcome why_stop(bool saves) const {
     const std::int64_t step = trainer_.state().step;
     if (const int signal = stop_.received(); signal != 0)
       return {.status = exit_status_of(signal),
               .message = fmt::format("stopped by {} after step {}, resumable", name_of_signal(signal), step),
               .peak_memory_gib = 0};
-    if (config_.train.max_minutes && seconds_since(start_) + step_seconds > *config_.train.max_minutes * 60)
+    if (limit_.reached(now() - run_.started, {.saves = saves, .evaluates = evaluates(step + 1)}))
       return {.status = 3,
               .message = fmt::format("stopped by max_minutes after step {}, resumable", step),
               .peak_memory_gib = 0};
@@ -235,6 +267,7 @@ class RunLoop {
 
   void save() {
     console_.status("writing a checkpoint");
+    const double start = now();
     const TrainState& state = trainer_.state();
     saved_.step = state.step;
     saved_.samples = state.samples;
@@ -258,6 +291,7 @@ class RunLoop {
                                              .state = saved_,
                                              .tokenizer = run_.data.tokenizer.get()});
     prune_checkpoints(folder_.checkpoints(), config_.train.keep_checkpoints, config_.train.keep_best);
+    limit_.save.took(now() - start);
   }
 
   void conclude(const RunOutcome& outcome) {
@@ -290,11 +324,12 @@ class RunLoop {
   Trainer trainer_;
   const ParameterTable& table_;
   std::optional<MetricsLog> metrics_;
-  const Clock::time_point start_ = Clock::now();
   CheckpointState saved_;
   double former_seconds_ = 0;  // wall time of the sessions before this one
   Receipt receipt_;
   double rate_ = 0;  // smoothed tokens/s
+  TimeLimit limit_;
+  bool workspace_known_ = false;
 };
 
 }  // namespace

@@ -10,12 +10,11 @@
 #include <sstream>
 #include <string>
 #include <unistd.h>
-#include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "commands/commands.h"
-#include "config.h"
+#include "commands/usage.h"
 #include "error.h"
 #include "machine.h"
 
@@ -26,19 +25,6 @@ int report(const std::string& message, int status) {
   std::istringstream lines(message);
   for (std::string line; std::getline(lines, line);) std::fprintf(stderr, "octavo: %s\n", line.c_str());
   return status;
-}
-
-/// A first word that is no command; CLI11 would only say that one is missing.
-std::string unknown_command(const CLI::App& app, const std::string& word) {
-  std::vector<std::string> commands;
-  for (const CLI::App* command : app.get_subcommands(nullptr)) {
-    if (command->get_name() == word) return {};
-    commands.push_back(command->get_name());
-  }
-  const std::string near = octavo::nearest_word(word, commands);
-  return fmt::format("found the command \"{}\"{}; allowed: {}", word,
-                     near.empty() ? "" : fmt::format(", did you mean \"{}\"?", near),
-                     fmt::join(commands, ", "));
 }
 
 /// By default libgomp's threads spin for milliseconds at every barrier, which is ruinous where another
@@ -73,7 +59,7 @@ int main(int argc, char** argv) {
   // A file-size limit is then an error of the write, with its path, and no sudden end.
   std::signal(SIGXFSZ, SIG_IGN);
   if (argc > 1 && argv[1][0] != '-') {
-    const std::string message = unknown_command(app, argv[1]);
+    const std::string message = octavo::unknown_command(app, argv[1]);  // even before --help
     if (!message.empty()) return report(message, 2);
   }
   // CLI11 reports with its own codes; a wrong request has status 2 here.
@@ -81,10 +67,7 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-    const CLI::App* where = &app;
-    while (!where->get_subcommands().empty()) where = where->get_subcommands().front();
-    const std::string command = where == &app ? "octavo" : "octavo " + where->get_name();
-    return report(std::string(e.what()) + "; see " + command + " --help", 2);
+    return report(octavo::usage_fault(app, e), 2);
   }
 
   try {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,16 +19,22 @@
 
 namespace octavo {
 
+/// Seconds of a clock that only goes forward.
+double steady_seconds();
+
 struct RunRequest {
   Config config;
   FolderUse use = FolderUse::fresh;
-  std::string command;  // as typed, for run.json and the receipt
-  std::string label;    // shown before the progress line; empty outside sweeps
+  std::string command;   // as typed, for run.json and the receipt
+  std::string label;     // shown before the progress line; empty outside sweeps
+  bool dry_run = false;  // to be planned only: data that does not exist is then no fault
+  std::function<double()> now = steady_seconds;  // the run's clock; tests bring their own
 };
 
 /// A run that has been checked from end to end and has written nothing yet.
 struct PreparedRun {
   RunRequest request;
+  double started = 0;  // on the request's clock: train.max_minutes counts from here
   Dataset data;
   std::unique_ptr<Backend> backend;
   RunPlan plan;
@@ -42,13 +49,19 @@ struct PreparedRun {
 /// Throws RequestError; writes nothing.
 PreparedRun prepare_run(RunRequest request);
 
-/// Seconds that the run's training and evaluation will take, from timing a small step on this machine.
-/// Allocates a model of a few sequences for that.
-double estimate_seconds(PreparedRun& run);
+/// What a small step on this machine tells of the run.
+struct RunEstimate {
+  double step_seconds = 0;              // of one optimizer step
+  std::optional<double> seconds;        // training and evaluation of all steps left, where they are known
+  std::int64_t measured_sequences = 0;  // in the small step
+  std::size_t workspace_bytes = 0;      // scratch that the operators took for it
+};
+/// Times a step of a few sequences, and an evaluation of as many; allocates a model for that.
+RunEstimate estimate_run(PreparedRun& run);
 
 /// What --dry-run prints: parameters, memory by category, disk for checkpoints, tokens a step, steps, paths
-/// and reasons, and the estimate of the time. Ends with a line end.
-std::string plan_text(const PreparedRun& run, double estimated_seconds);
+/// and reasons, and the estimate. Ends with a line end.
+std::string plan_text(const PreparedRun& run, const RunEstimate& estimate);
 
 /// The fields of state.json that the plan fixes: seeds, sequence, data, tokenizer, mode, arithmetic.
 CheckpointState checkpoint_state(const PreparedRun& run);

@@ -39,6 +39,17 @@ std::string trace_of_run(const fs::path& folder) {
   return path_exists(folder / kCheckpoints) ? kCheckpoints : "";
 }
 
+/// An entry of a folder without a run; empty where there is none. Hidden ones, such as a lock that a killed
+/// run left, do not count.
+std::string foreign_entry(const fs::path& folder) {
+  std::error_code ignored;
+  for (fs::directory_iterator it(folder, ignored), end; !ignored && it != end; it.increment(ignored)) {
+    const std::string name = it->path().filename().string();
+    if (name.front() != '.') return name;
+  }
+  return "";
+}
+
 /// Whether the folder's resolved.json or run.json is one that Octavo wrote.
 bool is_run_of_ours(const fs::path& folder) {
   for (const char* name : {kResolvedFile, "run.json"}) {
@@ -83,7 +94,16 @@ bool is_locked(const fs::path& folder) {
 /// Refuses what a command may not do with what the folder holds.
 void check_content(const fs::path& folder, FolderUse use) {
   const std::string trace = trace_of_run(folder);
-  if (trace.empty() || use == FolderUse::resume) return;
+  if (trace.empty()) {
+    const std::string other = foreign_entry(folder);
+    if (!other.empty())
+      refuse(
+          "output.dir: {} holds other files ({}) and no run; allowed: a new or an empty folder, such as "
+          "--set output.dir={}",
+          folder.string(), other, (folder / "run").lexically_normal().string());
+    return;
+  }
+  if (use == FolderUse::resume) return;
   if (use == FolderUse::fresh) {
     refuse(
         "output.dir: {} already holds a run ({}); allowed: --resume to go on with it, --overwrite to replace "
@@ -283,7 +303,7 @@ std::string receipt_text(const Receipt& receipt) {
   const auto row = [&](const char* key, const std::string& value) {
     text += fmt::format("| {} | {} |\n", key, markdown_cell(value));
   };
-  const auto loss = [](double nats) { return fmt::format("{:.4f} nats per token", nats); };
+  const auto loss = [](double nats) { return format_fixed(nats, 4) + " nats per token"; };
   row("command", "`" + run.command + "`");
   row("version", version_text());
   row("machine", describe(this_machine()));

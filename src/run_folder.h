@@ -27,9 +27,9 @@ enum class FolderUse { fresh, resume, overwrite };
 class RunFolder {
  public:
   /// Refuses, without touching anything, what the constructor would refuse: `fresh` in a used folder (the
-  /// message gives the three ways out), a path that is no folder, `overwrite` of something that is no run of
-  /// ours, or another process training there. For the start of a command and for --dry-run. Throws
-  /// RequestError.
+  /// message gives the three ways out), any use of a folder that holds other files and no run, a path that is
+  /// no folder, `overwrite` of something that is no run of ours, or another process training there. For the
+  /// start of a command and for --dry-run. Throws RequestError.
   static void check(const std::filesystem::path& folder, FolderUse use);
 
   /// check(), then creates the folder where it is missing and locks it. `overwrite` removes the files of the

@@ -5,6 +5,7 @@
 
 #include "error.h"
 #include "precision/fp8_support.h"
+#include "rng.h"
 #include "shape_bounds.h"
 
 namespace octavo {
@@ -35,14 +36,18 @@ std::string divisors_near(std::int64_t n, std::int64_t wanted) {
   return below == above || above > n ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
 }
 
-void decide_steps(const Config& c, std::int64_t windows, RunPlan& plan) {
+/// `windows` of an epoch: nothing where the data is absent.
+void decide_steps(const Config& c, std::optional<std::int64_t> windows, RunPlan& plan) {
   const std::int64_t tokens = plan.tokens_per_step();
   if (c.train.steps) {
     plan.steps = *c.train.steps;
   } else if (c.train.tokens) {
     plan.steps = (*c.train.tokens + tokens - 1) / tokens;
+  } else if (!windows) {
+    plan.notes.push_back(
+        "without the data the number of steps is not known (train.steps and train.tokens are not given)");
   } else {
-    const double samples = c.train.epochs.value_or(1.0) * static_cast<double>(windows);
+    const double samples = c.train.epochs.value_or(1.0) * static_cast<double>(*windows);
     plan.steps =
         static_cast<std::int64_t>(std::floor(samples / static_cast<double>(plan.sequences_per_step) + 1e-9));
     if (plan.steps < 1)
@@ -50,7 +55,7 @@ void decide_steps(const Config& c, std::int64_t windows, RunPlan& plan) {
           "train.epochs: {} of {} windows are fewer than one step of {} sequences; allowed: more epochs, a "
           "smaller "
           "train.tokens_per_step, or train.steps",
-          c.train.epochs.value_or(1.0), windows, plan.sequences_per_step);
+          c.train.epochs.value_or(1.0), *windows, plan.sequences_per_step);
   }
   if (plan.steps > kMaxSteps)
     refuse("train: its tokens or epochs are {} steps of {} tokens; allowed: up to {} steps", plan.steps,
@@ -279,6 +284,10 @@ RunPlan make_run_plan(const Config& config, const Dataset& dataset, const Backen
   if (plan.model.T > plan.model.shape.context)
     refuse("train.sequence: found {}; allowed: up to the context, {}", plan.model.T,
            plan.model.shape.context);
+  if (const std::uint32_t threshold = dropout_threshold(static_cast<float>(c.model.dropout));
+      256 * c.model.dropout != threshold)
+    plan.notes.push_back(fmt::format("model.dropout {}: in steps of 1/256, {:.4f} are dropped",
+                                     c.model.dropout, threshold / 256.0));
   make_parameter_table(plan.model.shape);  // refuses impossible shapes before memory is counted
 
   // How a step is split depends on memory, and which products run in FP8 on how the step is split.
@@ -293,9 +302,10 @@ RunPlan make_run_plan(const Config& config, const Dataset& dataset, const Backen
       plan.mode = "bf16";
     }
   }
-  const WindowOrder order(dataset.train.size(), plan.model.T, 0);
-  decide_steps(c, order.windows(), plan);
-  plan.schedule = make_schedule(c.optimizer, plan.steps);
+  std::optional<std::int64_t> windows;
+  if (dataset.absent.empty()) windows = WindowOrder(dataset.train.size(), plan.model.T, 0).windows();
+  decide_steps(c, windows, plan);
+  if (plan.steps > 0) plan.schedule = make_schedule(c.optimizer, plan.steps);
 
   // What was "auto" is written out in the config as run.
   const ModelShape& s = plan.model.shape;

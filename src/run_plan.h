@@ -24,7 +24,7 @@ struct RunPlan {
   std::string mode;  // precision that runs; another one than config.precision.mode after a fallback
   ModelPlan model;
   Schedule schedule;
-  std::int64_t steps = 0;
+  std::int64_t steps = 0;               // 0: not known, the data that decides it being absent
   std::int64_t sequences_per_step = 0;  // global
   std::int64_t accumulate = 0;          // micro-batches a step
   std::vector<PathRow> paths;

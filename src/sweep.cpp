@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <system_error>
 
 #include <nlohmann/json.hpp>
 
@@ -166,6 +167,10 @@ std::vector<Variant> choose_modes(std::vector<Variant> variants, const std::vect
 }  // namespace
 
 Sweep load_sweep(const std::string& file, const SweepOptions& options) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored) || std::filesystem::is_directory(file, ignored))
+    refuse("{}: {}; allowed: a sweep file, or a config", file,
+           std::filesystem::exists(file, ignored) ? "found a folder" : "no such file");
   const Json json = parse_json_with_comments(read_whole_file(file), file);
   if (!json.is_object())
     refuse("{}: found {}; allowed: a JSON object, a sweep or a config", file, json.type_name());

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "console.h"
 #include "error.h"
 #include "plot.h"
 
@@ -112,10 +113,10 @@ char val_letter(std::size_t run) {
 std::string legend(const std::vector<Curve>& curves) {
   std::string text;
   for (std::size_t i = 0; i < curves.size(); ++i) {
-    text += fmt::format("  {} {}: training {:.4f}", run_letter(i), curves[i].name,
-                        trailing_loss(curves[i].records));
+    text += fmt::format("  {} {}: training {}", run_letter(i), curves[i].name,
+                        format_fixed(trailing_loss(curves[i].records), 4));
     if (const auto val = last_val_loss(curves[i].records)) {
-      text += fmt::format(", {} validation {:.4f}", val_letter(i), *val);
+      text += fmt::format(", {} validation {}", val_letter(i), format_fixed(*val, 4));
     }
     text += "\n";
   }

@@ -2,6 +2,7 @@
 // not finite.
 #include "comparison.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -22,12 +23,12 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Three runs of constant losses and speeds: fp32 once, bf16 twice.
-std::vector<FinishedRun> example(const testing::TempDir& dir) {
+std::vector<SweptRun> example(const testing::TempDir& dir) {
   struct Case {
     const char *folder, *name;
     double loss, speed, memory;
   };
-  std::vector<FinishedRun> runs;
+  std::vector<SweptRun> runs;
   for (const Case& c : {Case{"fp32", "fp32", 2.0, 1000, 1.0}, Case{"bf16", "bf16", 2.25, 2400, 0.5},
                         Case{"bf16-2", "bf16", 2.75, 2600, 0.75}}) {
     RunInfo info;
@@ -109,13 +110,13 @@ TEST_CASE("comparison: Markdown and CSV") {
           "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n"
           "| fp32 | fp32 | 1 | 2.0000 | 2.5000 | - | 1,000 | 1.00 x | 1.00 |\n"
           "| b\\|f,\"16\" | bf16 | 2 |"));
-  CHECK(
-      comparison_csv(comparison) ==
-      "name,mode,repeats,train_loss,train_loss_se,val_loss,val_loss_se,gap,tokens_per_s,tokens_per_s_se,"
-      "speedup,"
-      "speed_note,peak_memory_gib,format_version\n"
-      "fp32,fp32,1,2.0,,2.5,,0.0,1000.0,,1.0,CPU: says nothing of GPUs,1.0,1\n"
-      "\"b|f,\"\"16\"\"\",bf16,2,2.5,0.25,3.0,0.25,0.5,2500.0,100.0,2.5,CPU: says nothing of GPUs,0.875,1\n");
+  CHECK(comparison_csv(comparison) ==
+        "name,mode,repeats,train_loss,train_loss_se,val_loss,val_loss_se,gap,tokens_per_s,tokens_per_s_se,"
+        "speedup,"
+        "speed_note,peak_memory_gib,failure,format_version\n"
+        "fp32,fp32,1,2.0,,2.5,,0.0,1000.0,,1.0,CPU: says nothing of GPUs,1.0,,1\n"
+        "\"b|f,\"\"16\"\"\",bf16,2,2.5,0.25,3.0,0.25,0.5,2500.0,100.0,2.5,CPU: says nothing of "
+        "GPUs,0.875,,1\n");
 }
 
 TEST_CASE("comparison: all four files are written; without gnuplot three and a message") {
@@ -163,6 +164,43 @@ TEST_CASE("comparison: runs without validation or with losses that are not finit
   const nlohmann::ordered_json json = read_json_object(dir.path / "comparison.json");
   CHECK(json["rows"][1]["train_loss"]["mean"].is_null());
   CHECK(json["rows"][1]["gap"].is_null());
+}
+
+TEST_CASE("comparison: a run that failed is listed with its reason, the others are compared without it") {
+  const testing::TempDir dir;
+  auto runs = example(dir);
+  runs[0].failure = "step 3: \"x\" | y";
+  runs[2].failure = "disk full";  // the second repeat of bf16
+  fs::remove_all(dir.path / "fp32");
+  Comparison comparison = compare_runs(runs, false);
+  REQUIRE(comparison.rows.size() == 2);
+  CHECK(comparison.rows[0].repeats == 0);
+  CHECK(comparison.rows[0].failures == std::vector<std::string>{"step 3: \"x\" | y"});
+  CHECK(comparison.rows[1].repeats == 1);
+  CHECK(*comparison.rows[1].gap == 0);
+  CHECK(comparison.rows[1].speedup == 1);
+  CHECK(comparison.curves.size() == 1);
+  const std::string text = comparison_text(comparison);
+  CHECK_THAT(text, ContainsSubstring("fp32         0       failed ") &&
+                       ContainsSubstring("fp32 failed: step 3: ") &&
+                       ContainsSubstring("\nbf16 failed: disk full\n"));
+  CHECK_THAT(text, !ContainsSubstring("nan"));
+  CHECK_THAT(comparison_markdown(comparison), ContainsSubstring("| fp32 | 0 | failed | - | - | - | - | - |"));
+  CHECK_THAT(comparison_csv(comparison),
+             ContainsSubstring("\nfp32,fp32,0,,,,,,,,,,,\"step 3: \"\"x\"\" | y\",1\n"));
+  const std::string csv = comparison_csv(comparison);
+  const std::string head = csv.substr(0, csv.find('\n'));
+  CHECK(std::count(head.begin(), head.end(), ',') == 14);
+  const PlotResult plot = write_comparison(comparison, dir.path);
+  const nlohmann::ordered_json json = read_json_object(dir.path / "comparison.json");
+  CHECK(json["rows"][0]["failures"][0] == "step 3: \"x\" | y");
+  CHECK(json["rows"][0]["train_loss"].is_null());
+  CHECK(json["rows"][1]["failures"][0] == "disk full");
+
+  for (auto& run : runs) run.failure = "no";
+  comparison = compare_runs(runs, true);
+  CHECK(write_comparison(comparison, dir.path).message == "no run finished");
+  CHECK_THAT(comparison_text(comparison), ContainsSubstring("bf16         0   "));
 }
 
 TEST_CASE("comparison: a run without metrics is refused, and nothing is written") {

@@ -182,15 +182,16 @@ TEST_CASE("config: faults of values", "[config]") {
       {R"("train": {"seed": -1})",
        "train.seed in gpt.json: found -1; allowed: integer from 0 to 9007199254740991"},
       {R"("optimizer": {"lr": -1e-3})",
-       "optimizer.lr in gpt.json: found -0.001; allowed: number above 0, up to 1000"},
+       "optimizer.lr in gpt.json: found -0.001; allowed: number from 1e-30 to 1000"},
       {R"("optimizer": {"betas": [0.9]})",
-       "optimizer.betas in gpt.json: found [0.9]; allowed: two numbers from 0, below 1"},
+       "optimizer.betas in gpt.json: found [0.9]; allowed: two numbers from 0 to 0.9999999"},
       {R"("precision": {"mode": "fp16"})",
        R"(precision.mode in gpt.json: found "fp16"; allowed: "fp32" | "tf32" | "bf16" | "fp8")"},
       {R"("precision": "bf16")",
        R"(precision in gpt.json: found "bf16"; allowed: an object with mode, fallback, fp8)"},
-      {R"("output": {"dir": ""})", R"(output.dir in gpt.json: found ""; allowed: string)"},
-      {R"("output": {"dir": "a\u0000b"})", R"(output.dir in gpt.json: found "a\u0000b"; allowed: string)"},
+      {R"("output": {"dir": ""})", R"(output.dir in gpt.json: found ""; allowed: non-empty string)"},
+      {R"("output": {"dir": "a\u0000b"})",
+       R"(output.dir in gpt.json: found "a\u0000b"; allowed: non-empty string)"},
       {R"("name": "a/b")", R"(name in gpt.json: found "a/b"; allowed: the name of a folder, without / { })"},
       {R"("name": "..")", R"(name in gpt.json: found ".."; allowed: the name of a folder, without / { })"},
   }));
@@ -199,7 +200,7 @@ TEST_CASE("config: faults of values", "[config]") {
 
 TEST_CASE("config: data.train and data.val take a string or a list", "[config]") {
   CHECK(parse(R"({"data": {"train": ["a", "b"], "val": ["c"]}})").data.val == std::vector<std::string>{"c"});
-  const std::string allowed = "; allowed: string | list of strings";
+  const std::string allowed = "; allowed: non-empty string | list of non-empty strings";
   CHECK(refusal(R"({"data": {"train": []}})") == "data.train in gpt.json: found []" + allowed);
   CHECK(refusal(R"({"data": {"train": ["a", ""]}})") ==
         "data.train in gpt.json: found [\"a\",\"\"]" + allowed);
@@ -267,6 +268,26 @@ TEST_CASE("config: checks across fields", "[config]") {
         "data in gpt.json: found val and val_fraction; allowed: at most one of them");
 }
 
+TEST_CASE("config: what single precision or the masks round away is refused", "[config]") {
+  const auto at = [](const char* section, const char* key, const char* value) {
+    return refusal(with(fmt::format(R"("{}": {{"{}": {}}})", section, key, value)));
+  };
+  CHECK(at("optimizer", "betas", "[0.9, 0.99999999]") ==
+        "optimizer.betas in gpt.json: found [0.9,0.99999999]; allowed: two numbers from 0 to 0.9999999");
+  CHECK(at("optimizer", "betas", "[0.9999999, 0]").empty());
+  CHECK(static_cast<float>(0.9999999) < 1);
+  CHECK(at("optimizer", "clip", "1e-40") ==
+        "optimizer.clip in gpt.json: found 1e-40; allowed: 0, or from 1e-30 to 1e+30");
+  CHECK_FALSE(at("optimizer", "lr", "1e-46").empty());
+  CHECK_FALSE(at("model", "norm_eps", "1e-46").empty());
+  CHECK_FALSE(at("model", "norm_eps", "0.99999999").empty());
+  CHECK(at("model", "dropout", "0.0019") ==
+        "model.dropout in gpt.json: found 0.0019, of which steps of 1/256 leave nothing; allowed: 0, or from "
+        "1/512 (0.001953125) to 0.99");
+  CHECK(at("model", "dropout", "0.001953125").empty());
+  CHECK(at("model", "dropout", "0").empty());
+}
+
 TEST_CASE("config: bounds across fields are themselves allowed", "[config]") {
   for (const char* rest : {R"("model": {"heads": 3})", R"("model": {"heads": 96})",
                            R"("train": {"sequence": 1024})", R"("optimizer": {"min_lr": 6e-4})",
@@ -274,7 +295,7 @@ TEST_CASE("config: bounds across fields are themselves allowed", "[config]") {
                            R"("precision": {"fp8": {"skip_first_layers": 5, "skip_last_layers": 6}})"})
     CHECK(refusal(with(rest)).empty());
   CHECK(refusal(with(R"("model": {"init_from": 3, "heads": 7})")) ==
-        "model.init_from in gpt.json: found 3; allowed: string | null");
+        "model.init_from in gpt.json: found 3; allowed: non-empty string | null");
   // Of a model to start from only that model knows the shape.
   CHECK(refusal(with(R"("model": {"init_from": "m", "heads": 7}, "train": {"sequence": 2048})")).empty());
 }
@@ -290,9 +311,10 @@ TEST_CASE("config: all faults of a file are reported together", "[config]") {
       "tokenizer, format, seed\n"
       "threads in gpt.json: found -1; allowed: integer from 0 to 4096\n"
       "model.layers in gpt.json: found 0; allowed: integer from 1 to 1024\n"
-      "data.train in gpt.json: found nothing; allowed: string | list of strings (Path, glob or list of them: "
+      "data.train in gpt.json: found nothing; allowed: non-empty string | list of non-empty strings (Path, "
+      "glob or list of them: "
       "shards or text to train on)\n"
-      "data.val in gpt.json: found 3; allowed: string | list of strings | null\n"
+      "data.val in gpt.json: found 3; allowed: non-empty string | list of non-empty strings | null\n"
       "train.steps in gpt.json: found \"many\"; allowed: integer from 1 to 1000000000 | null\n"
       "model.heads in gpt.json: found 7, which does not divide model.channels = 768; allowed: a divisor of "
       "it\n"
@@ -389,7 +411,7 @@ TEST_CASE("config: variables of the environment are expanded", "[config]") {
         "output.dir in gpt.json: found \"${1x}\"; allowed: ${NAME}, or $${ for ${ itself");
   CHECK_THAT(message("${OPEN"), ContainsSubstring("found \"${OPEN\"; allowed: ${NAME}"));
   CHECK_THAT(message("${}"), ContainsSubstring("allowed: ${NAME}"));
-  CHECK_THAT(message("${OCTAVO_TEST_EMPTY}"), ContainsSubstring("found \"\"; allowed: string"));
+  CHECK_THAT(message("${OCTAVO_TEST_EMPTY}"), ContainsSubstring("found \"\"; allowed: non-empty string"));
   CHECK_THAT(message("${OCTAVO_TEST_BYTES}"), ContainsSubstring("allowed: a string in UTF-8"));
 }
 

@@ -93,6 +93,9 @@ TEST_CASE("console: durations, counts and bytes") {
   CHECK(format_duration(99 * 3600) == "4 d 03 h");
   CHECK(format_duration(std::nan("")) == "?");
   CHECK(format_duration(-1) == "?");
+  CHECK(format_fixed(2.48769, 4) == "2.4877");
+  CHECK(format_fixed(-std::nan(""), 4) == "nan");  // as x86 makes one of 0/0
+  CHECK(format_fixed(-std::numeric_limits<double>::infinity(), 2) == "-inf");
   CHECK(format_count(0) == "0");
   CHECK(format_count(999) == "999");
   CHECK(format_count(1000) == "1,000");
@@ -129,7 +132,7 @@ TEST_CASE("console: the line drops fields in a fixed order as the width shrinks"
 TEST_CASE("console: what is not known or not finite does not break the line") {
   Progress p;
   p.step = 7;
-  p.loss = std::nan("");
+  p.loss = -std::nan("");
   p.tokens_per_s = std::numeric_limits<double>::infinity();
   CHECK(progress_line(p) == "step 7  loss nan  lr 0.00e+00  norm 0.000  ? tok/s");
   p.label = "\xc3\xa9t\xc3\xa9";  // two-byte characters are one column each, and never cut in half

@@ -243,3 +243,37 @@ TEST_CASE("dataset: entropies recorded by synth come along") {
   CHECK_THAT(refusal([&] { open_dataset(config); }),
              ContainsSubstring("dataset.json names tokenizer none, but bytes is"));
 }
+
+TEST_CASE("dataset: what is only planned may not exist yet; its vocabulary then comes from what is known") {
+  const testing::TempDir dir;
+  const std::string text = dir.file("a.txt", "some text of a corpus");
+  DataConfig config{};
+  config.train = {text};
+  config.tokenizer = config.format = "auto";
+  CHECK(plan_dataset(config).absent.empty());
+  CHECK(plan_dataset(config).train.size() == open_dataset(config).train.size());
+
+  config.val = {(dir.path / "none_*.txt").string()};
+  const Dataset assumed = plan_dataset(config);
+  CHECK(assumed.absent == config.val[0]);
+  CHECK(assumed.train.empty());
+  CHECK(assumed.vocab == 50257);
+  CHECK(assumed.tokenizer == nullptr);
+  REQUIRE(assumed.notes.size() == 1);
+  CHECK(assumed.notes[0] == config.val[0] + " does not exist: a vocabulary of 50257 is assumed (GPT-2's)");
+  CHECK(plan_dataset(config, {.vocab = 99}).vocab == 99);
+  CHECK(plan_dataset(config, {.tokenizer = bytes_tokenizer(), .origin = "run"}).vocab == 257);
+  config.tokenizer = (dir.path / "no_tokenizer.json").string();
+  CHECK(plan_dataset(config).vocab == 50257);
+  config.tokenizer = "bytes";
+  CHECK(plan_dataset(config).vocab == 257);
+  config.tokenizer = "auto";
+  config.format = "text";
+  CHECK(plan_dataset(config).vocab == 257);
+
+  config.format = "shard";  // what is there is looked at
+  config.val.clear();
+  CHECK_THROWS_AS(plan_dataset(config), RequestError);
+  config.train = {dir.path.string()};
+  CHECK_THROWS_WITH(plan_dataset(config), ContainsSubstring("is a folder"));
+}

@@ -152,6 +152,23 @@ TEST_CASE(
   CHECK(slurp(run / "metrics.jsonl") == log);
 }
 
+TEST_CASE("a run that is stopped after every single step and resumed has the bits of one that is not") {
+  for (const char* mode : {"fp32", "bf16"}) {
+    const SmallRun s;
+    nlohmann::json config = s.json(mode);
+    config["model"]["dropout"] = 0.1;
+    config["train"]["steps"] = 9;
+    config["train"]["checkpoint_every"] = 4;
+    const auto whole = s.train(config, "whole");
+    config["train"]["max_minutes"] = 1e-6;  // each start makes one step
+    for (int start = 1; start <= 9; ++start) {
+      s.train(config, "parts", FolderUse::resume);
+      REQUIRE(newest_checkpoint(s.dir.path / "parts" / "checkpoints")->state.step == start);
+    }
+    CHECK(training_bits(s.dir.path / "parts") == training_bits(whole));
+  }
+}
+
 TEST_CASE("recompute changes no bit") {
   for (const char* mode : {"fp32", "bf16"}) {
     const SmallRun s;
@@ -213,6 +230,31 @@ TEST_CASE("steps that are not finite are skipped, told, and end the run after ma
   CHECK(slurp(s.dir.path / "run" / "train.log").find("update skipped (3 in a row)") != std::string::npos);
 }
 
+TEST_CASE("max_minutes: the run ends within it, checkpoint and evaluation included") {
+  const SmallRun s;
+  nlohmann::json config = s.json("fp32");
+  config["train"]["steps"] = 1000;
+  config["train"]["max_minutes"] = 0.5;
+  double clock = 1000;  // each look at it takes a quarter of a second
+  const auto run = s.train(config, "run", FolderUse::fresh, [&] { return clock += 0.25; });
+  CHECK(clock <= 1000 + 30);
+  CHECK(clock > 1000 + 20);
+  const std::int64_t step = newest_checkpoint(run / "checkpoints")->state.step;
+  CHECK(step > 10);
+  CHECK(step < 40);
+  CHECK(
+      slurp(run / "receipt.md").find(fmt::format("stopped by max_minutes after step {}, resumable", step)) !=
+      std::string::npos);
+}
+
+TEST_CASE("what the operators hold beside the model is measured after the first step") {
+  const SmallRun s;
+  const auto run = s.train(s.json("bf16"), "run");
+  const nlohmann::json memory = nlohmann::json::parse(slurp(run / "run.json"))["memory"];
+  CHECK(memory.back()["category"] == "operators' scratch, measured after the first step");
+  CHECK(memory.back()["bytes"].get<std::size_t>() > 0);
+}
+
 TEST_CASE("a run leaves what design promises") {
   const SmallRun s;
   const auto run = s.train(s.json("bf16"), "run");
@@ -256,26 +298,6 @@ TEST_CASE("keep_best keeps the checkpoint with the smallest validation loss") {
   REQUIRE(best.has_value());
   CHECK(best->state.val_loss.value() == smallest);
   CHECK(list_checkpoints(run / "checkpoints").size() <= 2);
-}
-
-TEST_CASE("epochs and tokens give steps; an automatic micro-batch never changes the tokens of a step") {
-  const SmallRun s;
-  nlohmann::json config = s.json("fp32");
-  config["optimizer"] = nlohmann::json::object();
-  config["train"] = {{"tokens", 1000}, {"tokens_per_step", 222}, {"eval_every", 0}, {"eval_tokens", 500}};
-  const auto by_tokens = s.train(config, "tokens");
-  CHECK(read_metrics(by_tokens / "metrics.jsonl").size() == 5);  // 5 x 222 is the first to reach 1000
-  CHECK(nlohmann::json::parse(slurp(by_tokens / "resolved.json"))["train"]["micro_batch"] == 6);
-
-  config["train"] = {{"epochs", 0.05}, {"tokens_per_step", 222}, {"eval_every", 0}, {"eval_tokens", 500}};
-  const auto rows = read_metrics(s.train(config, "epochs") / "metrics.jsonl");
-  // 40 KB less a tenth are about 970 windows of 37; a twentieth of them are 48, or 8 steps of 6.
-  CHECK(rows.size() == 8);
-  config["train"]["epochs"] = 0.005;
-  CHECK_THROWS_WITH(s.train(config, "less"), ContainsSubstring("fewer than one step of 6 sequences"));
-  config["train"] = {{"tokens", 1e15}, {"tokens_per_step", 37}};
-  CHECK_THROWS_WITH(s.train(config, "more"),
-                    ContainsSubstring("27027027027028 steps of 37 tokens; allowed: up to"));
 }
 
 TEST_CASE("resume without a checkpoint starts afresh; a used folder is refused") {

@@ -191,6 +191,8 @@ TEST_CASE("plot: the command refuses what is no run, and fails where it cannot d
   write_example_run(dir.path / "sweep" / "b", "same", 12);
   const std::string a = (dir.path / "sweep" / "a").string();
   CHECK_THROWS_WITH(plot_command({(dir.path / "none").string()}), ContainsSubstring("no such folder"));
+  CHECK_THROWS_WITH(plot_command({dir.file("f", "")}),
+                    ContainsSubstring("/f: found a file; allowed: the folder of a run or of a sweep"));
   CHECK_THROWS_WITH(plot_command({dir.path.string()}), ContainsSubstring("no metrics.jsonl there"));
   CHECK_THROWS_WITH(plot_command({a, "--out", "x.svg"}),
                     ContainsSubstring("--out: found x.svg; allowed: a file whose"));

@@ -123,6 +123,24 @@ TEST_CASE("run_folder: overwrite does not remove what Octavo did not write") {
   CHECK(listing(dir.path) == before);
 }
 
+TEST_CASE("run_folder: a folder of other files without a run is refused, whatever is asked") {
+  const testing::TempDir dir;
+  dir.file("notes.txt", "mine");
+  for (const FolderUse use : {FolderUse::fresh, FolderUse::resume, FolderUse::overwrite}) {
+    CHECK_THROWS_AS(RunFolder::check(dir.path, use), RequestError);
+    CHECK_THROWS_WITH(
+        RunFolder(dir.path, use),
+        ContainsSubstring(dir.path.string() +
+                          " holds other files (notes.txt) and no run; allowed: a new or an empty "
+                          "folder, such as --set output.dir=" +
+                          (dir.path / "run").string()));
+  }
+  CHECK(listing(dir.path) == "notes.txt ");
+  const testing::TempDir killed;
+  killed.file(".lock", "1234\n");  // what a killed run leaves at the least
+  CHECK_NOTHROW(RunFolder(killed.path, FolderUse::fresh));
+}
+
 TEST_CASE("run_folder: a path that cannot be a folder is refused") {
   const testing::TempDir dir;
   const std::string file = dir.file("file", "");

@@ -54,11 +54,13 @@ struct SmallRun {
 
   /// Runs in this process, quietly, and returns the run's folder.
   std::filesystem::path train(nlohmann::json config, const std::string& folder,
-                              FolderUse use = FolderUse::fresh) const {
+                              FolderUse use = FolderUse::fresh,
+                              std::function<double()> now = steady_seconds) const {
     config["output"]["dir"] = (dir.path / folder).string();
     RunRequest request;
     request.config = parse_config(config.dump(), "small.json");
     request.use = use;
+    request.now = std::move(now);
     PreparedRun run = prepare_run(std::move(request));
     std::FILE* nowhere = std::fopen("/dev/null", "w");
     {

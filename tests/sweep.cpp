@@ -1,10 +1,14 @@
-// Sweep files: which runs they mean, and every way in which they can be wrong.
+// Sweep files: which runs they mean, and every way in which they can be wrong; and the command: runs that
+// fail, sweeps that are interrupted.
 #include "sweep.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "catch.h"
 #include "error.h"
+#include "small_run.h"
 #include "temp_dir.h"
 
 using namespace octavo;
@@ -106,4 +110,120 @@ TEST_CASE("faults of a sweep file name file, key and value") {
           "output.path");
   refused(R"({ "base": "missing.json", "runs": [ { "name": "a" } ], "repeats": 2 })", "missing.json");
   refused("[]", "allowed: a JSON object");
+}
+
+namespace {
+
+/// A sweep of three small runs in fp32 into `out`; `second` is set on the middle one.
+void write_sweep(const testing::SmallRun& s, const nlohmann::json& second) {
+  nlohmann::json config = s.json("fp32");
+  config["train"]["steps"] = 6;
+  config["train"]["checkpoint_every"] = 0;
+  config["train"]["eval_every"] = 0;
+  s.dir.file("base.json", config.dump());
+  s.dir.file("s.json", nlohmann::json{{"base", "base.json"},
+                                      {"output", {{"dir", "out"}}},
+                                      {"runs",
+                                       {{{"name", "one"}},
+                                        {{"name", "two"}, {"set", second}},
+                                        {{"name", "three"}, {"set", {{"train.seed", 3}}}}}}}
+                           .dump());
+}
+
+}  // namespace
+
+TEST_CASE("a run that fails is listed in the comparison, the others run, and the status is 1") {
+  const testing::SmallRun s;
+  write_sweep(s, {{"optimizer.lr", 1000},
+                  {"optimizer.weight_decay", 1000},
+                  {"train.max_bad_steps", 2},
+                  {"train.steps", 60}});
+  const testing::ProgramResult r = testing::run_program(s.dir.path, {"sweep", "s.json"});
+  INFO(r.err);
+  CHECK(r.status == 1);
+  CHECK_THAT(r.err, ContainsSubstring("octavo: 1 of 3 runs failed: out/comparison.md has the reasons\n"));
+  CHECK_THAT(r.out, ContainsSubstring("two     fp32       failed") &&
+                        ContainsSubstring("two failed: step ") &&
+                        ContainsSubstring("2 steps in a row were not finite"));
+  CHECK_THAT(r.out + r.err, !ContainsSubstring("-nan"));
+  CHECK_THAT(testing::slurp(s.dir.path / "out" / "two" / "train.log"),
+             ContainsSubstring("two failed: step "));
+  const auto json = nlohmann::json::parse(testing::slurp(s.dir.path / "out" / "comparison.json"));
+  REQUIRE(json["rows"].size() == 3);
+  CHECK(json["rows"][0]["failures"].empty());
+  CHECK(json["rows"][1]["failures"].size() == 1);
+  CHECK(json["rows"][2]["train_loss"]["mean"].is_number());
+  CHECK(read_metrics(s.dir.path / "out" / "three" / "metrics.jsonl").size() == 6);
+}
+
+TEST_CASE(
+    "a sweep that was interrupted goes on: finished runs stay, the unfinished one resumes, the rest runs") {
+  const testing::SmallRun s;
+  write_sweep(s, nlohmann::json::object());
+  REQUIRE(testing::run_program(s.dir.path, {"sweep", "s.json", "--set", "output.dir=whole"}).status == 0);
+  write_sweep(s, {{"train.max_minutes", 1e-6}});  // stops after its first step
+  const testing::ProgramResult stopped = testing::run_program(s.dir.path, {"sweep", "s.json", "--resume"});
+  INFO(stopped.err);
+  CHECK(stopped.status == 3);
+  CHECK_THAT(stopped.err, ContainsSubstring("the sweep stops here; --resume goes on with it"));
+  CHECK_FALSE(std::filesystem::exists(s.dir.path / "out" / "three"));
+  CHECK_FALSE(std::filesystem::exists(s.dir.path / "out" / "comparison.md"));
+  const std::string one = testing::slurp(s.dir.path / "out" / "one" / "metrics.jsonl");
+  CHECK(read_metrics(s.dir.path / "out" / "two" / "metrics.jsonl").size() == 1);
+
+  write_sweep(s, nlohmann::json::object());
+  const testing::ProgramResult r = testing::run_program(s.dir.path, {"sweep", "s.json", "--resume"});
+  INFO(r.err);
+  CHECK(r.status == 0);
+  CHECK(testing::slurp(s.dir.path / "out" / "one" / "metrics.jsonl") == one);  // its times, too
+  for (const char* name : {"one", "two", "three"})
+    CHECK(testing::training_bits(s.dir.path / "out" / name) ==
+          testing::training_bits(s.dir.path / "whole" / name));
+  CHECK(nlohmann::json::parse(testing::slurp(s.dir.path / "out" / "comparison.json"))["rows"].size() == 3);
+}
+
+TEST_CASE("a signal stops a sweep after a checkpoint of the run that it reached") {
+  const testing::SmallRun s;
+  write_sweep(s, {{"train.steps", 1000000}});
+  const std::filesystem::path metrics = s.dir.path / "out" / "two" / "metrics.jsonl";
+  const testing::ProgramResult r = testing::run_program(s.dir.path, {"sweep", "s.json"}, [&](pid_t child) {
+    for (int i = 0; i < 3000; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (std::filesystem::exists(metrics) && !read_metrics(metrics).empty()) break;
+    }
+    kill(child, SIGTERM);
+  });
+  INFO(r.err);
+  CHECK(r.status == 143);
+  CHECK(newest_checkpoint(s.dir.path / "out" / "two" / "checkpoints").has_value());
+  CHECK_FALSE(std::filesystem::exists(s.dir.path / "out" / "three"));
+}
+
+TEST_CASE("--modes that hold an empty mode are refused, and take no other option for their value") {
+  const testing::SmallRun s;
+  write_sweep(s, nlohmann::json::object());
+  for (const char* modes : {",", "fp32,", "", "fp32,,bf16"}) {
+    const testing::ProgramResult r =
+        testing::run_program(s.dir.path, {"sweep", "s.json", std::string("--modes=") + modes, "--dry-run"});
+    CHECK(r.status == 2);
+    CHECK_THAT(r.err, ContainsSubstring("--modes: found "));
+  }
+  const testing::ProgramResult r =
+      testing::run_program(s.dir.path, {"sweep", "s.json", "--modes", ",", "--repeats", "2"});
+  CHECK(r.err ==
+        "octavo: --modes: found \",\", with an empty mode; allowed: modes separated by commas, such as "
+        "fp32,bf16\n");
+}
+
+TEST_CASE("a sweep whose data does not exist can be planned") {
+  const testing::SmallRun s;
+  write_sweep(s, {{"train.steps", nlohmann::json()}, {"train.epochs", 1}});
+  const testing::ProgramResult r = testing::run_program(
+      s.dir.path,
+      {"sweep", "s.json", "--dry-run", "--set", "data.train=none.txt", "--set", "model.vocab=300"});
+  INFO(r.err);
+  CHECK(r.status == 0);
+  CHECK_THAT(r.out, ContainsSubstring("none.txt does not exist: a vocabulary of 300 is assumed") &&
+                        ContainsSubstring("3 runs, estimated time in all: not known"));
+  CHECK_FALSE(std::filesystem::exists(s.dir.path / "out"));
 }

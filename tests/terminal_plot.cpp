@@ -94,6 +94,6 @@ TEST_CASE("terminal_plot: flat curves, single steps and losses that are not fini
   Curve bad = line("bad", 5, 1);
   for (std::size_t i = 10; i < 60; ++i) bad.records[i].loss = std::nan("");
   CHECK_THAT(terminal_plot({bad}, 40, 12, true), ContainsSubstring("A bad: training 1.38"));
-  for (StepRecord& record : bad.records) record.loss = std::nan("");
+  for (StepRecord& record : bad.records) record.loss = -std::nan("");
   CHECK(terminal_plot({bad}, 40, 12, true) == "no finite loss to draw\n  A bad: training nan\n");
 }

@@ -76,6 +76,16 @@ TEST_CASE("streams: reads cross borders of files and slices") {
   CHECK(TokenStream().empty());
 }
 
+TEST_CASE("streams: ids from memory are read as those of a file") {
+  const TokenStream stream = TokenStream::of({5, 6, 7, 8});
+  CHECK(stream.size() == 4);
+  std::vector<std::int32_t> out(2);
+  stream.slice(1, 3).read(1, 2, out.data());
+  CHECK(out == std::vector<std::int32_t>{7, 8});
+  CHECK(stream.scan(0).counts == std::vector<std::int64_t>{0, 0, 0, 0, 0, 1, 1, 1, 1});
+  CHECK(TokenStream::of({}).empty());
+}
+
 TEST_CASE("streams: a shard over 4 GiB is read at its far end") {
   // A sparse file: only the header and the last token take room on the disk.
   const testing::TempDir dir;

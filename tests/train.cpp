@@ -1,4 +1,5 @@
 // `octavo train` as a process: exit statuses, one-line errors, signals.
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -88,7 +89,8 @@ TEST_CASE("wrong requests: status 2, one line, no half-made folder") {
   check_refused(s, {"train", "good.json", "--set", "model.vocab=100"}, "vocab");
   check_refused(s, {"train", "good.json", "--set", "train.sequence=38"}, "sequence");
   check_refused(s, {"train", "good.json", "--frobnicate"}, "--frobnicate");
-  check_refused(s, {"train"}, "config");
+  check_refused(s, {"train"}, "found no CONFIG; allowed: CONFIG [--set KEY=VALUE]");
+  check_refused(s, {"train", "good.json", "--set", "output.dir=."}, "output.dir=run");
   check_refused(s, {"tran", "good.json"}, "did you mean \"train\"?");
 }
 
@@ -198,6 +200,41 @@ TEST_CASE("dry-run prints the plan and writes nothing") {
   CHECK_FALSE(std::filesystem::exists(s.dir.path / "run"));
 }
 
+TEST_CASE("dry-run plans a run whose data does not exist, and says what it assumed") {
+  const SmallRun s;
+  nlohmann::json config = s.json("bf16");
+  config["data"] = {{"train", "nowhere/train_*.bin"}, {"val", "nowhere/val.bin"}};
+  s.dir.file("c.json", config.dump());
+  const auto plan = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"train", "c.json", "--dry-run"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProgramResult r = run_program(s.dir.path, arguments);
+    INFO(r.err);
+    CHECK(r.status == 0);
+    CHECK(std::filesystem::is_empty(s.dir.path / "none"));
+    return r.out;
+  };
+  std::filesystem::create_directory(s.dir.path / "none");
+  const std::string assumed = plan({});
+  for (const char* part :
+       {"nowhere/train_*.bin does not exist: a vocabulary of 50257 is assumed (GPT-2's)", "\"vocab\": 50257",
+        "20 (4,440 tokens)", "train tokens                     not known", "operators' scratch",
+        "memory: total"})
+    CHECK_THAT(assumed, ContainsSubstring(part));
+  CHECK_THAT(assumed, !ContainsSubstring("estimated time                   not known"));
+  CHECK_THAT(plan({"--set", "data.tokenizer=bytes"}), ContainsSubstring("257 is assumed (data.tokenizer)"));
+  CHECK_THAT(plan({"--set", "model.vocab=500"}), ContainsSubstring("500 is assumed (model.vocab)"));
+  const std::string epochs = plan({"--set", "train.steps=null", "--set", "model.vocab=500"});
+  CHECK_THAT(epochs, ContainsSubstring("steps                            not known") &&
+                         ContainsSubstring("estimated time                   not known") &&
+                         ContainsSubstring("without the data the number of steps is not known"));
+  // Without --dry-run, and where the data is there but bad, it is refused as ever.
+  check_refused(s, {"train", "c.json"}, "nowhere/train_*.bin");
+  s.dir.file("bad.bin", "no shard");
+  check_refused(s, {"train", "c.json", "--dry-run", "--set", "data.train=bad.bin", "--set", "data.val=null"},
+                "bad.bin: magic");
+}
+
 TEST_CASE("signals lead to a checkpoint and their own status; the run goes on from there") {
   const SmallRun s;
   nlohmann::json config = s.json("fp32");
@@ -226,6 +263,40 @@ TEST_CASE("signals lead to a checkpoint and their own status; the run goes on fr
     CHECK(checkpoint->state.step > step);
     step = checkpoint->state.step;
     CHECK(read_metrics(s.dir.path / "run" / "metrics.jsonl").back().step == step);
+  }
+}
+
+TEST_CASE("stopped by signals at whatever steps and resumed, a run has the bits of one that is not") {
+  for (const char* mode : {"fp32", "bf16"}) {
+    const SmallRun s;
+    nlohmann::json config = s.json(mode);
+    config["model"]["dropout"] = 0.1;
+    config["train"]["steps"] = 150;
+    config["train"]["checkpoint_every"] = 50;
+    const auto whole = s.train(config, "whole");
+    s.dir.file("c.json", config.dump());
+    std::vector<std::int64_t> stops;
+    int status = -1;
+    for (const int signal : {SIGTERM, SIGUSR1, SIGTERM, 0}) {
+      const std::size_t before = stops.empty() ? 0 : static_cast<std::size_t>(stops.back());
+      const ProgramResult r = run_program(s.dir.path, {"train", "c.json", "--resume"}, [&](pid_t child) {
+        if (signal == 0) return;
+        for (int i = 0; i < 3000; ++i) {  // until this start has made some steps of its own
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          const auto metrics = s.dir.path / "run" / "metrics.jsonl";
+          if (std::filesystem::exists(metrics) && lines(slurp(metrics)) > before + 11) break;
+        }
+        kill(child, signal);
+      });
+      INFO(r.err);
+      status = r.status;
+      if (status == 0) break;  // the machine was so quick that it was through before the signal
+      CHECK(status == (signal == SIGTERM ? 143 : 3));
+      stops.push_back(newest_checkpoint(s.dir.path / "run" / "checkpoints")->state.step);
+    }
+    CHECK(status == 0);
+    CHECK(std::any_of(stops.begin(), stops.end(), [](std::int64_t step) { return step % 50 != 0; }));
+    CHECK(training_bits(s.dir.path / "run") == training_bits(whole));
   }
 }
 

@@ -5,8 +5,15 @@
 #include <iterator>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "error.h"
+#include "files.h"
+#include "json_text.h"
 
 namespace octavo {
+
+using Json = nlohmann::ordered_json;
 
 void add_set_option(CLI::App& command, std::vector<std::string>& set) {
   command
@@ -16,6 +23,29 @@ void add_set_option(CLI::App& command, std::vector<std::string>& set) {
       ->expected(1)
       ->take_all()
       ->allow_extra_args(false);
+}
+
+void accept(CLI::Option& option, const Accepted& accepted, const std::string& type) {
+  const auto check = [accepted](std::string& value) -> std::string {
+    std::vector<std::string> not_json;
+    const Json given = accepted.kind == Accepted::Kind::word
+                           ? Json(value)
+                           : parse_json_text(value, "", Comments::refused, not_json).value_or(Json(value));
+    const std::optional<Json> normal = accepted.normalise(given);
+    if (!normal)
+      return fmt::format("found {}; allowed: {}", json_excerpt(Json(value)), accepted.words_for_message());
+    if (!normal->is_string()) value = normal->dump();  // 1e6 is an integer, too
+    return "";
+  };
+  option.transform(CLI::Validator(check, ""))->type_name(type);
+}
+
+Accepted integer_from(double low, double high) {
+  return {.kind = Accepted::Kind::integer, .low = low, .high = high};
+}
+
+Accepted number_from(double low, double high) {
+  return {.kind = Accepted::Kind::number, .low = low, .high = high};
 }
 
 std::vector<Override> parse_overrides(const std::vector<std::string>& set) {

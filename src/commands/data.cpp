@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
+#include "commands/common_options.h"
 #include "data/inspect.h"
 #include "data/pack.h"
 #include "data/synth.h"
@@ -18,6 +19,8 @@
 namespace octavo {
 
 namespace {
+
+const Accepted kCount = integer_from(0, 1e15);  // what is too few or too many, the work itself says
 
 void to_stderr(const std::string& line) {
   fmt::print(stderr, "{}\n", line);
@@ -45,19 +48,25 @@ void print_result(const DatasetDescription& d, const std::string& folder) {
   fmt::print(" }}\n");
 }
 
+void add_shard_tokens(CLI::App& command, std::int64_t& value) {
+  accept(*command.add_option("--shard-tokens", value, "Most tokens in a shard")->capture_default_str(),
+         kCount, "N");
+}
+
 void add_pack(CLI::App& data, Action& action) {
-  CLI::App* const command = data.add_subcommand("pack", "text files to token shards, with dataset.json");
+  CLI::App* const command = data.add_subcommand("pack", "Make token shards of text files, with dataset.json");
   const auto options = std::make_shared<PackOptions>();
-  command->add_option("INPUTS", options->inputs, "text files and globs, each file a document")->required();
-  command->add_option("--out", options->out, "a new or empty folder")->required();
+  command->add_option("INPUTS", options->inputs, "Text files and globs, each file a document")->required();
+  command->add_option("--out", options->out, "New or empty folder to write")->required()->type_name("DIR");
   command->add_option("--tokenizer", options->tokenizer, "bytes, or a byte-level BPE tokenizer.json")
-      ->capture_default_str();
-  command->add_option("--shard-tokens", options->shard_tokens, "most tokens in a shard")
-      ->capture_default_str();
-  command
-      ->add_option("--val-fraction", options->val_fraction,
-                   "share of the bytes for validation, by whole files")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->type_name("FILE");
+  add_shard_tokens(*command, options->shard_tokens);
+  accept(*command
+              ->add_option("--val-fraction", options->val_fraction,
+                           "Share of the bytes for validation, by whole files")
+              ->capture_default_str(),
+         find_field("data.val_fraction")->accepted, "X");
   command->callback([options, &action] {
     action = [options] {
       print_result(pack_text(*options, to_stderr), options->out);
@@ -67,17 +76,23 @@ void add_pack(CLI::App& data, Action& action) {
 }
 
 void add_synth(CLI::App& data, Action& action) {
-  CLI::App* const command = data.add_subcommand("synth", "a corpus whose entropy rate is known exactly");
+  CLI::App* const command = data.add_subcommand("synth", "Make a corpus whose entropy rate is known exactly");
   const auto options = std::make_shared<SynthOptions>();
-  command->add_option("--out", options->out, "a new or empty folder")->required();
-  command->add_option("--tokens", options->tokens, "tokens for training")->required();
-  command->add_option("--val-tokens", options->val_tokens, "tokens for validation; default: a tenth");
-  command->add_option("--vocab", options->vocab, "symbols")->capture_default_str();
-  command->add_option("--order", options->order, "symbols that decide the next one")->capture_default_str();
-  command->add_option("--entropy", options->entropy, "nats per token; default: half of ln vocab");
-  command->add_option("--seed", options->seed, "of the source and of what is drawn")->capture_default_str();
-  command->add_option("--shard-tokens", options->shard_tokens, "most tokens in a shard")
-      ->capture_default_str();
+  command->add_option("--out", options->out, "New or empty folder to write")->required()->type_name("DIR");
+  accept(*command->add_option("--tokens", options->tokens, "Tokens for training")->required(), kCount, "N");
+  accept(
+      *command->add_option("--val-tokens", options->val_tokens, "Tokens for validation (default: a tenth)"),
+      kCount, "N");
+  accept(*command->add_option("--vocab", options->vocab, "Symbols")->capture_default_str(), kCount, "N");
+  accept(*command->add_option("--order", options->order, "Symbols that decide the next one")
+              ->capture_default_str(),
+         kCount, "N");
+  accept(*command->add_option("--entropy", options->entropy, "Nats per token (default: half of ln vocab)"),
+         number_from(0, 1000), "X");
+  accept(*command->add_option("--seed", options->seed, "Of the source and of what is drawn")
+              ->capture_default_str(),
+         find_field("train.seed")->accepted, "N");
+  add_shard_tokens(*command, options->shard_tokens);
   command->callback([options, &action] {
     action = [options] {
       print_result(synthesise(*options, to_stderr), options->out);
@@ -92,11 +107,15 @@ void add_info(CLI::App& data, Action& action) {
     std::string format = "auto";
     bool json = false;
   };
-  CLI::App* const command = data.add_subcommand("info", "checks token files wholly and describes them");
+  CLI::App* const command = data.add_subcommand("info", "Check token files wholly and describe them");
   const auto arguments = std::make_shared<Arguments>();
-  command->add_option("PATHS", arguments->paths, "files, globs, folders with dataset.json")->required();
-  command->add_option("--format", arguments->format, "auto, shard, u16, u32, text")->capture_default_str();
-  command->add_flag("--json", arguments->json, "machine-readable");
+  command->add_option("PATHS", arguments->paths, "Files, globs, folders with dataset.json")->required();
+  accept(
+      *command
+           ->add_option("--format", arguments->format, "What the files hold: auto, shard, u16, u32 or text")
+           ->capture_default_str(),
+      find_field("data.format")->accepted, "WORD");
+  command->add_flag("--json", arguments->json, "Print JSON");
   command->callback([arguments, &action] {
     action = [arguments] {
       const DataReport report = inspect_data(arguments->paths, arguments->format);
@@ -113,7 +132,7 @@ void add_info(CLI::App& data, Action& action) {
 }  // namespace
 
 void register_data(CLI::App& app, Action& action) {
-  CLI::App* const data = app.add_subcommand("data", "make, check and describe token files");
+  CLI::App* const data = app.add_subcommand("data", "Make, check and describe token files");
   data->require_subcommand(1);
   add_pack(*data, action);
   add_synth(*data, action);

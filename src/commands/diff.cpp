@@ -18,9 +18,9 @@ void register_diff(CLI::App& app, Action& action) {
   };
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* command =
-      app.add_subcommand("diff", "where two runs part: config, paths, the first differing number");
-  command->add_option("A", arguments->left, "folder of a run")->required();
-  command->add_option("B", arguments->right, "folder of another run")->required();
+      app.add_subcommand("diff", "Show where two runs part: config, paths, the first differing number");
+  command->add_option("A", arguments->left, "Folder of a run")->required();
+  command->add_option("B", arguments->right, "Folder of another run")->required();
   command->callback([arguments, &action] {
     action = [arguments] {
       std::fputs(diff_runs(arguments->left, arguments->right).c_str(), stdout);

@@ -9,6 +9,7 @@
 
 #include "commands/commands.h"
 #include "commands/common_options.h"
+#include "console.h"
 #include "data/dataset.h"
 #include "data/window_order.h"
 #include "error.h"
@@ -59,7 +60,7 @@ int eval(const EvalOptions& options) {
   const double loss = evaluate(*trained.model, stream, options.tokens);
   if (!std::isfinite(loss))
     fail("{}: the loss is {}; its weights are damaged, or training diverged", trained.folder.folder.string(),
-         loss);
+         format_fixed(loss, 4));
   if (options.json) {
     const nlohmann::ordered_json result = {{"format_version", kFormatVersion},
                                            {"model", trained.folder.folder.string()},
@@ -81,20 +82,23 @@ int eval(const EvalOptions& options) {
 }  // namespace
 
 void register_eval(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("eval", "Loss of a trained model");
+  CLI::App* command = app.add_subcommand("eval", "Measure the loss of a trained model");
   const auto o = std::make_shared<EvalOptions>();
-  command->add_option("model", o->source, "Run, checkpoint or Hugging Face GPT-2 folder")->required();
-  command->add_option("--data", o->data, "Text or shards (default: the run's validation data)");
-  command->add_option("--format", o->format, "Of --data: auto, shard, u16, u32 or text")
-      ->check(CLI::IsMember({"auto", "shard", "u16", "u32", "text"}));
-  command->add_option("--tokenizer", o->tokenizer,
-                      "bytes, or a tokenizer.json, where the model's folder has none");
-  command->add_option("--tokens", o->tokens, "Predictions to average over; -1: all")
-      ->check(CLI::Range(std::int64_t{-1}, std::int64_t{1} << 50))
-      ->capture_default_str();
-  command->add_option("--batch", o->batch, "Windows at once")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+  command->add_option("MODEL", o->source, "Run, checkpoint or Hugging Face GPT-2 folder")->required();
+  command->add_option("--data", o->data, "Text or shards (default: the run's validation data)")
+      ->type_name("FILE");
+  accept(*command->add_option("--format", o->format, "Of --data: auto, shard, u16, u32 or text")
+              ->capture_default_str(),
+         find_field("data.format")->accepted, "WORD");
+  command
+      ->add_option("--tokenizer", o->tokenizer,
+                   "bytes, or a tokenizer.json, where the model's folder has none")
+      ->type_name("FILE");
+  accept(*command->add_option("--tokens", o->tokens, "Predictions to average over; -1: all")
+              ->capture_default_str(),
+         integer_from(1, 1e15).or_minus_one(), "N");
+  accept(*command->add_option("--batch", o->batch, "Windows at once")->capture_default_str(),
+         integer_from(1, 65536), "N");
   command->add_flag("--best", o->best,
                     "Of a run: the checkpoint with the lowest validation loss, not the newest");
   command->add_flag("--json", o->json, "Print JSON");

@@ -62,12 +62,11 @@ int export_model(const Arguments& arguments) {
 
 void register_export(CLI::App& app, Action& action) {
   const auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("export", "write a model as a clean Hugging Face GPT-2 folder");
-  command->add_option("RUN", arguments->run, "run's folder, checkpoint, or Hugging Face GPT-2 folder")
-      ->required();
-  command->add_option("DIR", arguments->folder, "new or empty folder to write")->required();
+  CLI::App* command = app.add_subcommand("export", "Write a model as a clean Hugging Face GPT-2 folder");
+  command->add_option("MODEL", arguments->run, "Run, checkpoint or Hugging Face GPT-2 folder")->required();
+  command->add_option("DIR", arguments->folder, "New or empty folder to write")->required();
   command->add_flag("--best", arguments->best,
-                    "the run's checkpoint of the smallest validation loss, not its newest");
+                    "Of a run: the checkpoint with the lowest validation loss, not the newest");
   command->callback([arguments, &action] { action = [arguments] { return export_model(*arguments); }; });
 }
 

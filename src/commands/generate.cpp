@@ -30,11 +30,6 @@ void print_bytes(const std::string& bytes) {
 }
 
 int generate(const GenerateOptions& options) {
-  const SamplingOptions& s = options.sampling;
-  if (!(s.temperature >= 0 && s.temperature <= 100))
-    refuse("--temperature: found {}; allowed: 0 to 100", s.temperature);
-  if (!(s.top_p > 0 && s.top_p <= 1)) refuse("--top-p: found {}; allowed: above 0, up to 1", s.top_p);
-  if (s.top_k < 0) refuse("--top-k: found {}; allowed: 0 (all) or more", s.top_k);
   TrainedModel trained =
       open_trained_model({.source = options.source,
                           .choice = options.best ? CheckpointChoice::best : CheckpointChoice::newest,
@@ -73,21 +68,24 @@ int generate(const GenerateOptions& options) {
 void register_generate(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("generate", "Write text with a trained model");
   const auto o = std::make_shared<GenerateOptions>();
-  command->add_option("model", o->source, "Run, checkpoint or Hugging Face GPT-2 folder")->required();
+  command->add_option("MODEL", o->source, "Run, checkpoint or Hugging Face GPT-2 folder")->required();
   command->add_option("--prompt", o->prompt, "Text to go on from (default: the beginning of a document)");
-  command->add_option("--tokens", o->tokens, "Tokens to write at most")
-      ->check(CLI::Range(0, 1000000000))
-      ->capture_default_str();
-  command->add_option("--temperature", o->sampling.temperature, "0: always the most probable token")
-      ->capture_default_str();
-  command->add_option("--top-k", o->sampling.top_k, "Draw from the K most probable tokens; 0: all")
-      ->capture_default_str();
+  const auto number = [&](const char* name, auto& value, const char* help, const Accepted& accepted) {
+    accept(*command->add_option(name, value, help)->capture_default_str(), accepted,
+           accepted.kind == Accepted::Kind::integer ? "N" : "X");
+  };
+  Accepted probability = number_from(0, 1);
+  probability.low_open = true;
+  number("--tokens", o->tokens, "Tokens to write at most", integer_from(0, 1e9));
+  number("--temperature", o->sampling.temperature, "0: always the most probable token", number_from(0, 100));
+  number("--top-k", o->sampling.top_k, "Draw from the K most probable tokens; 0: all", integer_from(0, 1e9));
+  number("--top-p", o->sampling.top_p, "Draw from the smallest set with this probability; 1: all",
+         probability);
+  number("--seed", o->sampling.seed, "Same seed, same text", find_field("train.seed")->accepted);
   command
-      ->add_option("--top-p", o->sampling.top_p, "Draw from the smallest set with this probability; 1: all")
-      ->capture_default_str();
-  command->add_option("--seed", o->sampling.seed, "Same seed, same text")->capture_default_str();
-  command->add_option("--tokenizer", o->tokenizer,
-                      "bytes, or a tokenizer.json, where the model's folder has none");
+      ->add_option("--tokenizer", o->tokenizer,
+                   "bytes, or a tokenizer.json, where the model's folder has none")
+      ->type_name("FILE");
   command->add_flag("--best", o->best,
                     "Of a run: the checkpoint with the lowest validation loss, not the newest");
   command->add_flag("--ignore-eot", o->ignore_eot, "Go on after end-of-text");

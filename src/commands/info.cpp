@@ -38,10 +38,18 @@ Json cuda_json() {
 #ifdef OCTAVO_WITH_CUDA
   std::string why_none;
   cuda["built"] = true;
+  const CudaVersions versions = cuda_versions();
+  cuda["versions"] = {
+      {"driver", versions.driver}, {"runtime", versions.runtime}, {"cublaslt", versions.cublaslt}};
   for (const CudaDevice& d : cuda_devices(why_none))
     cuda["devices"].push_back({{"name", d.name},
                                {"capability", fmt::format("{}.{}", d.capability_major, d.capability_minor)},
-                               {"memory_bytes", d.memory_bytes}});
+                               {"multiprocessors", d.multiprocessors},
+                               {"memory_bytes", d.memory_bytes},
+                               {"available_bytes", d.available_bytes},
+                               {"l2_bytes", d.l2_bytes},
+                               {"shared_bytes_per_block", d.shared_bytes_per_block},
+                               {"unusable_because", d.unusable_because}});
   cuda["why_none"] = why_none;
 #else
   cuda["why_none"] = "this program was built without CUDA (preset cpu)";
@@ -63,9 +71,11 @@ Json info_json() {
 }
 
 void print_object(const Json& object, const std::string& indent) {
-  for (const auto& [key, value] : object.items())
-    std::printf("%s%-16s %s\n", indent.c_str(), key.c_str(),
+  for (const auto& [key, value] : object.items()) {
+    if (value == "") continue;  // nothing to say
+    std::printf("%s%-22s %s\n", indent.c_str(), key.c_str(),
                 value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());
+  }
 }
 
 void print_text(const Json& info) {
@@ -88,6 +98,10 @@ void print_text(const Json& info) {
   }
   const Json& cuda = info["cuda"];
   if (cuda["devices"].empty()) std::printf("cuda: none: %s\n", cuda["why_none"].get<std::string>().c_str());
+  if (cuda.contains("versions")) {
+    std::printf("cuda versions\n");
+    print_object(cuda["versions"], "  ");
+  }
   for (const Json& d : cuda["devices"]) {
     std::printf("cuda device\n");
     print_object(d, "  ");
@@ -98,7 +112,7 @@ void print_text(const Json& info) {
 
 void register_info(CLI::App& app, Action& action) {
   CLI::App* command =
-      app.add_subcommand("info", "Devices, libraries, which precisions run here, and why not");
+      app.add_subcommand("info", "Show devices, libraries, which precisions run here, and why not");
   const auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "Print JSON");
   command->callback([&action, json] {

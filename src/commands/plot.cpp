@@ -38,7 +38,8 @@ std::vector<fs::path> expand_runs(const std::vector<std::string>& arguments) {
   std::vector<fs::path> folders;
   for (const std::string& argument : arguments) {
     if (!is_folder(argument)) {
-      refuse("{}: no such folder; allowed: the folder of a run or of a sweep", argument);
+      refuse("{}: {}; allowed: the folder of a run or of a sweep", argument,
+             path_exists(argument) ? "found a file" : "no such folder");
     }
     std::vector<fs::path> inside;
     if (!path_exists(fs::path(argument) / "metrics.jsonl")) {
@@ -121,12 +122,14 @@ int plot(const Arguments& arguments) {
 
 void register_plot(CLI::App& app, Action& action) {
   const auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("plot", "draw the curves of runs, as a picture or in the terminal");
-  command->add_option("RUN", arguments->runs, "folders of runs, or of a sweep")->required();
-  command->add_option("--out", arguments->out,
-                      "the picture, a .png file (default: RUN/curves.png; of several runs ./curves.png)");
+  CLI::App* command = app.add_subcommand("plot", "Draw the curves of runs, as a picture or in the terminal");
+  command->add_option("RUN", arguments->runs, "Folders of runs, or of a sweep")->required();
+  command
+      ->add_option("--out", arguments->out,
+                   "The picture, a .png file (default: RUN/curves.png; of several runs ./curves.png)")
+      ->type_name("FILE");
   command->add_flag("--terminal", arguments->terminal,
-                    "draw in the terminal (and a picture only with --out)");
+                    "Draw in the terminal (and a picture only with --out)");
   command->callback([arguments, &action] { action = [arguments] { return plot(*arguments); }; });
 }
 

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
+#include <new>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,14 +26,31 @@ namespace {
 
 struct SweepArguments {
   std::string file;
-  std::vector<std::string> modes, set;
+  std::optional<std::string> modes;
+  std::vector<std::string> set;
   std::int64_t repeats = 0;
   bool resume = false, overwrite = false, dry_run = false;
 };
 
+/// "fp32,bf16" as a list; an empty one where the option was not given.
+std::vector<std::string> split_modes(const std::optional<std::string>& text) {
+  std::vector<std::string> modes;
+  if (!text) return modes;
+  for (std::size_t begin = 0; begin <= text->size();) {
+    const std::size_t end = std::min(text->find(',', begin), text->size());
+    modes.push_back(text->substr(begin, end - begin));
+    if (modes.back().empty())
+      refuse(
+          "--modes: found \"{}\", with an empty mode; allowed: modes separated by commas, such as fp32,bf16",
+          *text);
+    begin = end + 1;
+  }
+  return modes;
+}
+
 /// Checks every run before the first one starts, and lets all runs split a step alike: a micro-batch left to
 /// "auto" is the largest that all can use, up to the smallest that any of them chose. Runs to be gone on with
-/// keep theirs.
+/// keep theirs, and the others take that.
 std::vector<RunRequest> plan_requests(const Sweep& sweep, const SweepArguments& arguments) {
   std::vector<RunRequest> requests;
   std::vector<std::size_t> automatic;
@@ -43,9 +63,10 @@ std::vector<RunRequest> plan_requests(const Sweep& sweep, const SweepArguments& 
                                         : FolderUse::fresh;
     request.command = command_line();
     request.label = run.folder;
+    request.dry_run = arguments.dry_run;
     const PreparedRun prepared = prepare_run(request);
-    if (request.config.train.micro_batch == 0 && !request.config.train.accumulate && !prepared.checkpoint) {
-      automatic.push_back(requests.size());
+    if (request.config.train.micro_batch == 0 && !request.config.train.accumulate) {
+      if (!prepared.checkpoint) automatic.push_back(requests.size());
       smallest = std::min(smallest, prepared.plan.model.B);
       common = std::gcd(common, prepared.plan.sequences_per_step);
     }
@@ -59,54 +80,83 @@ std::vector<RunRequest> plan_requests(const Sweep& sweep, const SweepArguments& 
 }
 
 int dry_run(const std::vector<RunRequest>& requests) {
-  double total = 0;
+  std::optional<double> total = 0;
   for (const RunRequest& request : requests) {
     PreparedRun run = prepare_run(request);
-    const double seconds = estimate_seconds(run);
-    total += seconds;
-    std::printf("%s\n", plan_text(run, seconds).c_str());
+    const RunEstimate estimate = estimate_run(run);
+    total = total && estimate.seconds ? std::optional(*total + *estimate.seconds) : std::nullopt;
+    std::printf("%s\n", plan_text(run, estimate).c_str());
   }
-  std::printf("%zu runs, estimated time in all: %s\n", requests.size(), format_duration(total).c_str());
+  std::printf("%zu runs, estimated time in all: %s\n", requests.size(),
+              total ? format_duration(*total).c_str() : "not known");
   return 0;
 }
 
-int run_sweep(const SweepArguments& arguments) {
-  for (const std::string& mode : arguments.modes)
-    if (mode.empty())
-      refuse("--modes: found an empty mode; allowed: modes separated by commas, such as fp32,bf16");
-  const Sweep sweep = load_sweep(
-      arguments.file,
-      {.modes = arguments.modes, .repeats = arguments.repeats, .overrides = parse_overrides(arguments.set)});
-  const std::vector<RunRequest> requests = plan_requests(sweep, arguments);
-  if (arguments.dry_run) return dry_run(requests);
-
-  Console console;
-  const StopSignal stop;
-  std::vector<FinishedRun> finished;
-  bool on_cpu = true;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    console.info(fmt::format("run {} of {}: {}", i + 1, requests.size(), sweep.runs[i].folder));
-    PreparedRun run = prepare_run(requests[i]);
-    const RunOutcome outcome = execute_run(run, console, stop);
-    const bool last = i + 1 == requests.size();
-    if (outcome.status != 0 || (stop.received() != 0 && !last)) {
-      console.info("the sweep stops here; --resume goes on with it");
-      return outcome.status != 0 ? outcome.status : exit_status_of(stop.received());
-    }
-    on_cpu = on_cpu && run.backend->name() == "cpu";
-    finished.push_back({.name = sweep.runs[i].name,
-                        .mode = run.plan.mode,
-                        .folder = run.plan.config.output.dir,
-                        .peak_memory_gib = outcome.peak_memory_gib});
-  }
-  const Comparison comparison = compare_runs(finished, on_cpu);
-  const PlotResult plot = write_comparison(comparison, sweep.dir);
-  console.finish();
+/// The sweep's table and picture, as files and on standard output.
+void conclude(const std::vector<SweptRun>& runs, bool on_cpu, const std::filesystem::path& folder) {
+  const Comparison comparison = compare_runs(runs, on_cpu);
+  const PlotResult plot = write_comparison(comparison, folder);
   std::printf("%s", comparison_text(comparison).c_str());
   if (plot.drawn)
     std::printf("curves: %s\n", plot.picture.string().c_str());
   else
     std::printf("curves: not drawn: %s\n", plot.message.c_str());
+}
+
+int run_sweep(const SweepArguments& arguments) {
+  const Sweep sweep = load_sweep(arguments.file, {.modes = split_modes(arguments.modes),
+                                                  .repeats = arguments.repeats,
+                                                  .overrides = parse_overrides(arguments.set)});
+  const std::vector<RunRequest> requests = plan_requests(sweep, arguments);
+  if (arguments.dry_run) return dry_run(requests);
+
+  Console console;
+  const StopSignal stop;
+  std::vector<SweptRun> runs;
+  bool on_cpu = true;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    console.info(fmt::format("run {} of {}: {}", i + 1, requests.size(), sweep.runs[i].folder));
+    SweptRun swept{.name = sweep.runs[i].name,
+                   .mode = requests[i].config.precision.mode,
+                   .folder = requests[i].config.output.dir,
+                   .peak_memory_gib = 0,
+                   .failure = {}};
+    int status = 0;
+    // A run that fails is a result of the sweep; the others still are to be had.
+    const auto failed = [&](const std::string& reason) {
+      swept.failure = reason;
+      console.warn(fmt::format("{} failed: {}", sweep.runs[i].folder, reason));
+      console.finish();
+      console.close_log();
+    };
+    try {
+      PreparedRun run = prepare_run(requests[i]);
+      const RunOutcome outcome = execute_run(run, console, stop);
+      status = outcome.status;
+      swept.mode = run.plan.mode;
+      swept.peak_memory_gib = outcome.peak_memory_gib;
+      on_cpu = on_cpu && run.backend->name() == "cpu";
+    } catch (const RunError& e) {
+      failed(e.what());
+    } catch (const RequestError& e) {
+      failed(e.what());
+    } catch (const std::bad_alloc&) {
+      failed("out of memory");
+    }
+    runs.push_back(std::move(swept));
+    const bool last = i + 1 == requests.size();
+    if (status != 0 || (stop.received() != 0 && !last)) {
+      console.info("the sweep stops here; --resume goes on with it");
+      return status != 0 ? status : exit_status_of(stop.received());
+    }
+  }
+  console.finish();
+  conclude(runs, on_cpu, sweep.dir);
+  const auto failures =
+      std::count_if(runs.begin(), runs.end(), [](const auto& run) { return !run.failure.empty(); });
+  if (failures > 0)
+    fail("{} of {} runs failed: {} has the reasons", failures, runs.size(),
+         (sweep.dir / "comparison.md").string());
   return 0;
 }
 
@@ -115,16 +165,15 @@ int run_sweep(const SweepArguments& arguments) {
 void register_sweep(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("sweep", "Train several variants of a config and compare them");
   const auto o = std::make_shared<SweepArguments>();
-  command->add_option("file", o->file, "Sweep file, or a config to train in several precision modes")
+  command->add_option("SWEEP", o->file, "Sweep file, or a config to train in several precision modes")
       ->required();
   command->add_option("--modes", o->modes, "Precision modes, separated by commas (a plain config: fp32,bf16)")
-      ->delimiter(',')
-      ->expected(1)
-      ->take_all();
-  command->add_option("--repeats", o->repeats, "Runs of each variant, with seeds one apart")
-      ->check(CLI::Range(1, 1000));
+      ->type_name("A,B");
+  accept(*command->add_option("--repeats", o->repeats, "Runs of each variant, with seeds one apart"),
+         integer_from(1, 1000), "N");
   add_set_option(*command, o->set);
-  CLI::Option* resume = command->add_flag("--resume", o->resume, "Go on where the sweep stopped");
+  CLI::Option* resume = command->add_flag("--resume", o->resume,
+                                          "Go on where the sweep stopped: finished runs stay as they are");
   command->add_flag("--overwrite", o->overwrite, "Delete the former runs of this sweep")->excludes(resume);
   command->add_flag("--dry-run", o->dry_run,
                     "Check every run, print its plan and the estimated time, and exit");

@@ -44,10 +44,11 @@ int train(const TrainOptions& options) {
                 : options.overwrite ? FolderUse::overwrite
                                     : FolderUse::fresh;
   request.command = command_line();
+  request.dry_run = options.dry_run;
   PreparedRun run = prepare_run(std::move(request));
   if (options.dry_run) {
     std::printf("%s\n%s", dump_config(run.plan.config).dump(2).c_str(),
-                plan_text(run, estimate_seconds(run)).c_str());
+                plan_text(run, estimate_run(run)).c_str());
     return 0;
   }
   Console console;
@@ -58,9 +59,9 @@ int train(const TrainOptions& options) {
 }  // namespace
 
 void register_train(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("train", "Train a model");
+  CLI::App* command = app.add_subcommand("train", "Train a model from a config, or go on with a run");
   const auto o = std::make_shared<TrainOptions>();
-  command->add_option("config", o->source, "Config file, or a run's folder with --resume or --overwrite")
+  command->add_option("CONFIG", o->source, "Config file, or a run's folder with --resume or --overwrite")
       ->required();
   add_set_option(*command, o->set);
   CLI::Option* resume = command->add_flag(

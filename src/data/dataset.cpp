@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::size_t kWholeCheckBytes = 64 << 20;  // up to here ids and fingerprint cover every byte
 constexpr std::size_t kSampleBlock = 64 << 10;
+constexpr std::int64_t kGpt2Vocab = 50257;
 
 // What the files say about themselves before any token is read.
 struct Survey {
@@ -268,6 +269,38 @@ Dataset open_dataset(const DataConfig& config, const ModelTokens& model) {
   if (histogram.complete) data.unigram_entropy = entropy_of(histogram.counts);
   data.fingerprint = fingerprint(data, survey, config.val_fraction);
   add_notes(data, survey, complete);
+  return data;
+}
+
+Dataset plan_dataset(const DataConfig& config, const ModelTokens& model) {
+  Dataset data;
+  data.absent = missing_input(config.train, "data.train");
+  if (data.absent.empty()) data.absent = missing_input(config.val, "data.val");
+  if (data.absent.empty()) return open_dataset(config, model);
+
+  const bool named = config.tokenizer != "auto";
+  std::string from = "data.tokenizer";
+  if (named && (config.tokenizer == "bytes" || path_exists(config.tokenizer))) {
+    data.tokenizer = load_tokenizer(config.tokenizer);
+  } else if (!named && model.tokenizer) {
+    data.tokenizer = model.tokenizer;
+    from = model.origin;
+  } else if (!named && config.format == "text") {
+    data.tokenizer = bytes_tokenizer();
+    from = "data.format text";
+  }
+  if (data.tokenizer) data.tokenizer_hash = data.tokenizer->hash();
+  if (model.vocab > 0) {
+    data.vocab = model.vocab;
+    from = model.origin.empty() ? "model.vocab" : model.origin;
+  } else if (data.tokenizer) {
+    data.vocab = data.tokenizer->vocab();
+  } else {
+    data.vocab = kGpt2Vocab;
+    from = "GPT-2's";
+  }
+  data.notes.push_back(
+      fmt::format("{} does not exist: a vocabulary of {} is assumed ({})", data.absent, data.vocab, from));
   return data;
 }
 

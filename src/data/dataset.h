@@ -24,6 +24,7 @@ struct Dataset {
   std::optional<double> entropy_rate;     // nats per token: a floor for the loss, where the source is known
   std::optional<double> unigram_entropy;  // nats per token of the train stream, where it is small or recorded
   std::vector<std::string> notes;         // remarks for the log, one line each
+  std::string absent;  // an input that does not exist: the streams are empty, the rest is assumed
 };
 
 /// The model's side of the question which tokenizer it is.
@@ -39,5 +40,10 @@ struct ModelTokens {
 /// not known for shards without dataset.json. Throws RequestError: any fault of a file, tokenizers that
 /// differ (among the files, from `model`, from data.tokenizer), a vocabulary that is not known or too small.
 Dataset open_dataset(const DataConfig& config, const ModelTokens& model = {});
+
+/// The data of a run that is only planned: opened where all of it exists; else vocabulary and tokenizer from
+/// the model or from data.tokenizer, or assumed, as `notes` says, and no tokens. Throws as open_dataset()
+/// does for data that is there.
+Dataset plan_dataset(const DataConfig& config, const ModelTokens& model = {});
 
 }  // namespace octavo

@@ -61,29 +61,43 @@ std::vector<std::string> glob_deep(const std::string& pattern, std::string_view 
   return paths;
 }
 
+bool is_glob(const std::string& pattern) {
+  return pattern.find_first_of("*?[") != std::string::npos;
+}
+
+/// The files that a path or a glob stands for, in order; none where nothing of that name exists.
+std::vector<std::string> matches_of(const std::string& pattern, std::string_view what) {
+  std::error_code ignored;
+  if (is_glob(pattern) ? fs::exists(pattern, ignored) : path_exists(pattern)) {
+    if (is_folder(pattern)) {
+      refuse("{}: {} is a folder; allowed: a file, or a glob such as {}", what, pattern,
+             (fs::path(pattern) / "*").string());
+    }
+    return {pattern};
+  }
+  if (!is_glob(pattern)) return {};
+  std::vector<std::string> matches =
+      pattern.find(kDeep) == std::string::npos ? glob_once(pattern) : glob_deep(pattern, what);
+  std::erase_if(matches, is_folder);
+  std::sort(matches.begin(), matches.end());
+  return matches;
+}
+
 }  // namespace
+
+std::string missing_input(const std::vector<std::string>& patterns, std::string_view what) {
+  for (const std::string& pattern : patterns)
+    if (matches_of(pattern, what).empty()) return pattern;
+  return "";
+}
 
 std::vector<std::string> expand_inputs(const std::vector<std::string>& patterns, std::string_view what) {
   std::vector<std::string> files;
   for (const std::string& pattern : patterns) {
-    const bool is_glob = pattern.find_first_of("*?[") != std::string::npos;
-    std::error_code ignored;
-    if (is_glob ? fs::exists(pattern, ignored) : path_exists(pattern)) {
-      if (is_folder(pattern)) {
-        refuse("{}: {} is a folder; allowed: a file, or a glob such as {}", what, pattern,
-               (fs::path(pattern) / "*").string());
-      }
-      files.push_back(pattern);
-      continue;
-    }
-    if (!is_glob) {
-      refuse("{}: {} does not exist; allowed: a readable file or a glob", what, pattern);
-    }
-    std::vector<std::string> matches =
-        pattern.find(kDeep) == std::string::npos ? glob_once(pattern) : glob_deep(pattern, what);
-    std::erase_if(matches, is_folder);
-    if (matches.empty()) refuse("{}: the glob {} matches 0 files; allowed: at least 1", what, pattern);
-    std::sort(matches.begin(), matches.end());
+    const std::vector<std::string> matches = matches_of(pattern, what);
+    if (matches.empty() && is_glob(pattern))
+      refuse("{}: the glob {} matches 0 files; allowed: at least 1", what, pattern);
+    if (matches.empty()) refuse("{}: {} does not exist; allowed: a readable file or a glob", what, pattern);
     files.insert(files.end(), matches.begin(), matches.end());
   }
   if (files.empty()) refuse("{}: 0 files named; allowed: at least 1", what);

@@ -16,9 +16,14 @@ namespace octavo {
 /// folder, or a glob without a match.
 std::vector<std::string> expand_inputs(const std::vector<std::string>& patterns, std::string_view what);
 
+/// The first of the patterns that expand_inputs() would refuse because nothing of that name exists; empty
+/// where each has a match.
+std::string missing_input(const std::vector<std::string>& patterns, std::string_view what);
+
 /// A whole file, mapped read-only. Files over 2 GiB are fine.
 class MappedFile {
  public:
+  MappedFile() = default;  // of no bytes
   /// Throws RequestError when the file cannot be read.
   explicit MappedFile(const std::string& path);
   ~MappedFile();

@@ -128,7 +128,7 @@ TokenFormat detect_format(const MappedFile& file, const std::string& format) {
   return TokenFormat::text;
 }
 
-// One file: ids in the mapping, or, for text under BPE, encoded in memory.
+// One file: ids in the mapping, or, for text under BPE and for ids without a file, in memory.
 struct TokenStream::Segment {
   MappedFile file;
   TokenFormat format;
@@ -137,11 +137,13 @@ struct TokenStream::Segment {
   std::vector<std::int32_t> encoded;
 
   void read(std::int64_t begin, std::int64_t n, std::int32_t* out) const {
-    const std::uint8_t* const p =
-        file.data() + (has_header(format) ? kShardHeaderBytes : 0) + width_of(format) * begin;
     if (!encoded.empty()) {
       std::copy_n(encoded.begin() + begin, n, out);
-    } else if (format == TokenFormat::text) {
+      return;
+    }
+    const std::uint8_t* const p =
+        file.data() + (has_header(format) ? kShardHeaderBytes : 0) + width_of(format) * begin;
+    if (format == TokenFormat::text) {
       std::int64_t i = 0;
       if (begin == 0) out[i++] = eot;
       for (; i < n; ++i) out[i] = file.data()[begin + i - 1];
@@ -185,6 +187,15 @@ TokenStream TokenStream::open(const std::vector<std::string>& files, const std::
     segments->push_back(std::move(segment));
   }
   if (stream.end_ == 0) refuse("{}: 0 bytes of text; allowed: at least one file with text", files.front());
+  stream.segments_ = std::move(segments);
+  return stream;
+}
+
+TokenStream TokenStream::of(std::vector<std::int32_t> ids) {
+  TokenStream stream;
+  stream.end_ = static_cast<std::int64_t>(ids.size());
+  auto segments = std::make_shared<std::vector<Segment>>();
+  segments->push_back({MappedFile(), TokenFormat::raw32, 0, stream.end_, -1, std::move(ids)});
   stream.segments_ = std::move(segments);
   return stream;
 }

@@ -43,6 +43,9 @@ class TokenStream {
   static TokenStream open(const std::vector<std::string>& files, const std::string& format,
                           const TokenizerPtr& tokenizer);
 
+  /// The ids given, from memory.
+  static TokenStream of(std::vector<std::int32_t> ids);
+
   std::int64_t size() const { return end_ - begin_; }
   bool empty() const { return size() == 0; }
 
