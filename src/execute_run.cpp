@@ -185,7 +185,7 @@ class RunLoop {
     workspace_known_ = true;
     receipt_.run.memory.push_back(
         {"operators' scratch, measured after the first step", run_.backend->workspace_bytes()});
-    write_run_description(folder_, config_, receipt_.run);
+    write_run_description(folder_, config_, plan_.chosen, receipt_.run);
   }
 
   /// Whether an evaluation follows a step.
