@@ -20,6 +20,20 @@ class RequestError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The request is right, but this machine or build cannot do it. Alone it is refused like any other; a sweep
+/// marks the run and does the others.
+class UnsupportedError : public RequestError {
+ public:
+  UnsupportedError(const std::string& message, std::string reason)
+      : RequestError(message), reason_(std::move(reason)) {}
+
+  /// The reason alone, without what is allowed instead.
+  const std::string& reason() const { return reason_; }
+
+ private:
+  std::string reason_;
+};
+
 /// The run failed (disk full, non-finite loss, out of memory). Exit status 1.
 class RunError : public std::runtime_error {
  public:
@@ -30,6 +44,12 @@ class RunError : public std::runtime_error {
 template <typename... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
   throw RequestError(fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Raises an UnsupportedError: its reason, and the formatted message.
+template <typename... Args>
+[[noreturn]] void refuse_unsupported(std::string reason, fmt::format_string<Args...> format, Args&&... args) {
+  throw UnsupportedError(fmt::format(format, std::forward<Args>(args)...), std::move(reason));
 }
 
 /// Raises a RunError with a formatted message.

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <sys/wait.h>
 
+#include "comparison_statistics.h"
 #include "error.h"
 #include "files.h"
 
@@ -43,71 +44,104 @@ std::string number(double value) {
   return std::isfinite(value) ? fmt::format("{:.8g}", value) : "NaN";
 }
 
-/// Two blocks a run: step, loss, smoothed loss; and step, validation loss. gnuplot counts blocks from 0.
+/// Two blocks a run: step, loss, smoothed loss, seconds; and step, validation loss, seconds. gnuplot counts
+/// blocks from 0.
 std::string plot_data(const std::vector<Curve>& curves) {
   std::string text = fmt::format("# format_version {}\n", kFormatVersion);
   for (const Curve& curve : curves) {
-    const std::vector<double> smooth = smoothed_loss(curve);
-    text += fmt::format("# {} training: step loss smoothed\n", quoted(curve.name));
+    const std::vector<double> smooth = smoothed_loss(curve), seconds = training_seconds(curve.records);
+    text += fmt::format("# {} training: step loss smoothed seconds\n", quoted(curve.name));
     for (std::size_t i = 0; i < smooth.size(); ++i) {
-      text +=
-          fmt::format("{} {} {}\n", curve.records[i].step, number(curve.records[i].loss), number(smooth[i]));
+      text += fmt::format("{} {} {} {}\n", curve.records[i].step, number(curve.records[i].loss),
+                          number(smooth[i]), number(seconds[i]));
     }
-    text += fmt::format("\n\n# {} validation: step loss\n", quoted(curve.name));
+    text += fmt::format("\n\n# {} validation: step loss seconds\n", quoted(curve.name));
     bool any = false;
-    for (const StepRecord& record : curve.records) {
+    for (std::size_t i = 0; i < smooth.size(); ++i) {
+      const StepRecord& record = curve.records[i];
       if (!record.val_loss) continue;
-      text += fmt::format("{} {}\n", record.step, number(*record.val_loss));
+      text += fmt::format("{} {} {}\n", record.step, number(*record.val_loss), number(seconds[i]));
       any = true;
     }
-    if (!any) text += "NaN NaN\n";  // an empty block would shift the count of those behind it
+    if (!any) text += "NaN NaN NaN\n";  // an empty block would shift the count of those behind it
     text += "\n\n";
   }
   return text;
 }
 
-std::string plot_script(const std::vector<Curve>& curves, const fs::path& picture, const fs::path& data) {
-  std::string text = fmt::format(
-      "# Curves of an Octavo run, format_version {}. To draw again, in this folder: gnuplot {}\n"
-      "if (!exists('picture')) picture = {}\n"
-      "if (strstrt(GPVAL_TERMINALS, 'pngcairo') > 0) {{\n"
-      "  set terminal pngcairo size 1000,650 noenhanced font ',11'\n"
-      "}} else {{\n"
-      "  set terminal png size 1000,650 noenhanced\n"
-      "}}\n"
-      "set output picture\n"
-      "set datafile missing 'NaN'\n"
-      "set xlabel 'step'\n"
-      "set ylabel 'loss, nats per token'\n"
-      "set grid linecolor rgb '#dddddd'\n"
-      "set key top right\n"
-      "set xrange [0:*]\n"
-      "plot \\\n",
-      kFormatVersion, fs::path(picture).replace_extension(".gp").filename().string(),
-      quoted(picture.filename().string()), quoted(data.filename().string()));
+/// What a panel draws over: its label, and the columns of both blocks as gnuplot writes them.
+struct Axis {
+  std::string label, train, val;
+};
+
+/// The time trained in a unit in which the longest run has a handy number.
+Axis time_axis(const std::vector<Curve>& curves) {
+  double longest = 0;
+  for (const Curve& curve : curves)
+    if (!curve.records.empty()) longest = std::max(longest, training_seconds(curve.records).back());
+  const auto axis = [](const char* unit, int seconds) -> Axis {
+    return {fmt::format("training time, {}", unit), fmt::format("($4/{})", seconds),
+            fmt::format("($3/{})", seconds)};
+  };
+  if (longest < 300) return axis("seconds", 1);
+  return longest < 4 * 3600 ? axis("minutes", 60) : axis("hours", 3600);
+}
+
+/// The plot command of one panel.
+std::string plot_panel(const std::vector<Curve>& curves, const std::string& data, const Axis& axis) {
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < curves.size(); ++i) {
-    const char* colour = kColours[i % kColours.size()];
-    const std::string file = i == 0 ? quoted(data.filename().string()) : "''";
+    const Curve& curve = curves[i];
+    const std::size_t series = curve.series.value_or(i);
+    const bool first = !curve.series || std::none_of(curves.begin(), curves.begin() + static_cast<long>(i),
+                                                     [&](const Curve& c) { return c.series == series; });
+    const auto title = [&](const char* what) {
+      return first ? "title " + quoted(curve.name + what) : std::string("notitle");
+    };
+    const char* colour = kColours[series % kColours.size()];
     parts.push_back(
-        fmt::format("  {} index {} using 1:2 with lines linewidth 0.5 linecolor rgb '#90{}' notitle", file,
-                    2 * i, colour + 1));  // '#AARRGGBB', ff is invisible
-    parts.push_back(fmt::format("  '' index {} using 1:3 with lines linewidth 2 linecolor rgb '{}' title {}",
-                                2 * i, colour, quoted(curves[i].name + " training, smoothed")));
-    const bool evaluated = last_val_loss(curves[i].records).has_value();
+        fmt::format("  {} index {} using {}:2 with lines linewidth 0.5 linecolor rgb '#90{}' notitle",
+                    i == 0 ? data : "''", 2 * i, axis.train, colour + 1));  // '#AARRGGBB', ff is invisible
+    parts.push_back(fmt::format("  '' index {} using {}:3 with lines linewidth 2 linecolor rgb '{}' {}",
+                                2 * i, axis.train, colour, title(" training, smoothed")));
+    const bool evaluated = last_val_loss(curve.records).has_value();
     if (!evaluated) continue;
-    parts.push_back(
-        fmt::format("  '' index {} using 1:2 with linespoints pointtype 7 pointsize 1 linewidth 1 dashtype 3 "
-                    "linecolor rgb '{}' "
-                    "title {}",
-                    2 * i + 1, colour, quoted(curves[i].name + " validation")));
+    parts.push_back(fmt::format(
+        "  '' index {} using {}:2 with linespoints pointtype 7 pointsize 1 linewidth 1 dashtype 3 "
+        "linecolor rgb '{}' {}",
+        2 * i + 1, axis.val, colour, title(" validation")));
   }
   for (const ReferenceLine& line : reference_lines(curves)) {
     parts.push_back(
         fmt::format("  {:.8g} with lines dashtype 2 linewidth 1.5 linecolor rgb '#808080' title {}",
                     line.value, quoted(fmt::format("{} {:.3f}", line.label, line.value))));
   }
-  for (std::size_t i = 0; i < parts.size(); ++i) text += parts[i] + (i + 1 < parts.size() ? ", \\\n" : "\n");
+  return fmt::format("set xlabel '{}'\nplot \\\n{}\n", axis.label, fmt::join(parts, ", \\\n"));
+}
+
+std::string plot_script(const std::vector<Curve>& curves, const fs::path& picture, const fs::path& data,
+                        PlotPanels panels) {
+  const bool time = panels == PlotPanels::steps_and_time;
+  const std::string name = quoted(data.filename().string());
+  std::string text = fmt::format(
+      "# Curves of an Octavo run, format_version {}. To draw again, in this folder: gnuplot {}\n"
+      "if (!exists('picture')) picture = {}\n"
+      "if (strstrt(GPVAL_TERMINALS, 'pngcairo') > 0) {{\n"
+      "  set terminal pngcairo size {},650 noenhanced font ',11'\n"
+      "}} else {{\n"
+      "  set terminal png size {},650 noenhanced\n"
+      "}}\n"
+      "set output picture\n"
+      "set datafile missing 'NaN'\n"
+      "set ylabel 'loss, nats per token'\n"
+      "set grid linecolor rgb '#dddddd'\n"
+      "set key top right\n"
+      "set xrange [0:*]\n",
+      kFormatVersion, fs::path(picture).replace_extension(".gp").filename().string(),
+      quoted(picture.filename().string()), time ? 1700 : 1000, time ? 1700 : 1000);
+  if (time) text += "set multiplot layout 1,2\n";
+  text += plot_panel(curves, name, {"step", "1", "1"});
+  if (time) text += "unset key\n" + plot_panel(curves, name, time_axis(curves)) + "unset multiplot\n";
   return text;
 }
 
@@ -213,13 +247,13 @@ Curve load_curve(const fs::path& run_folder) {
   return curve;
 }
 
-PlotResult plot_curves(const std::vector<Curve>& curves, const fs::path& picture) {
+PlotResult plot_curves(const std::vector<Curve>& curves, const fs::path& picture, PlotPanels panels) {
   PlotResult result;
   result.picture = picture;
   result.script = fs::path(picture).replace_extension(".gp");
   const fs::path data = fs::path(picture).replace_extension(".dat");
   write_file_atomically(data, plot_data(curves));
-  write_file_atomically(result.script, plot_script(curves, picture, data));
+  write_file_atomically(result.script, plot_script(curves, picture, data, panels));
   // Drawn beside the picture and renamed, so that a picture is whole or absent.
   const std::string output = fmt::format(".{}.tmp{}", picture.filename().string(), ::getpid());
   const fs::path folder = picture.parent_path();

@@ -15,6 +15,8 @@ struct Curve {
   std::string name;
   std::vector<StepRecord> records;
   std::optional<double> unigram_entropy, known_entropy;  // reference lines, nats per token
+  // Curves of one series (repeats of a run) share a colour, and the first stands for all in the legend.
+  std::optional<std::size_t> series;
 };
 
 /// A value that stands across a plot.
@@ -34,11 +36,15 @@ struct PlotResult {
   std::string message;  // why not, in one line, where drawn is false
 };
 
+/// Over what the losses are drawn: steps, or besides them, in a second panel, the time trained.
+enum class PlotPanels { steps, steps_and_time };
+
 /// Draws the curves into `picture` (PNG) with gnuplot: the training loss smoothed over the pale raw one,
 /// validation losses as points, a line for each reference value. The script (picture's name with .gp) and its
 /// data (.dat) stay beside it. Where gnuplot is missing or fails, drawn is false and the run goes on. Throws
 /// RunError where files cannot be written.
-PlotResult plot_curves(const std::vector<Curve>& curves, const std::filesystem::path& picture);
+PlotResult plot_curves(const std::vector<Curve>& curves, const std::filesystem::path& picture,
+                       PlotPanels panels = PlotPanels::steps);
 
 /// The same curves in characters, `width` x `height` columns and lines (axes included). `unicode`: Braille
 /// dots, two by four a character; else ASCII letters. Of the runs, the first is A with its validation losses

@@ -77,6 +77,11 @@ std::string tokens_text(const PreparedRun& run, const TokenStream& stream) {
   return run.data.absent.empty() ? format_count(stream.size()) : "not known";
 }
 
+/// While one is being written, the ones it replaces are still there.
+std::int64_t checkpoints_at_most(const Config& config) {
+  return config.train.keep_checkpoints + (config.train.keep_best ? 2 : 1);
+}
+
 }  // namespace
 
 double steady_seconds() {
@@ -183,6 +188,12 @@ RunEstimate estimate_run(PreparedRun& run) {
   return estimate;
 }
 
+std::uint64_t checkpoint_bytes_at_most(const PreparedRun& run) {
+  const ParameterTable table = make_parameter_table(run.plan.model.shape);
+  return checkpoint_bytes(table, run.data.tokenizer.get()) *
+         static_cast<std::uint64_t>(checkpoints_at_most(run.plan.config));
+}
+
 std::string plan_text(const PreparedRun& run, const RunEstimate& estimate) {
   const RunPlan& plan = run.plan;
   const ParameterTable table = make_parameter_table(plan.model.shape);
@@ -219,9 +230,8 @@ std::string plan_text(const PreparedRun& run, const RunEstimate& estimate) {
                    static_cast<double>(total_bytes(memory) + estimate.workspace_bytes) / unit,
                    static_cast<double>(run.backend->available_bytes()) / unit));
   const double checkpoint = static_cast<double>(checkpoint_bytes(table, run.data.tokenizer.get()));
-  // While one is being written, the ones it replaces are still there.
-  const std::int64_t kept = plan.config.train.keep_checkpoints + (plan.config.train.keep_best ? 2 : 1);
-  line("disk: checkpoints", fmt::format("{:.1f} MiB each, up to {} at a time", checkpoint / unit, kept));
+  line("disk: checkpoints", fmt::format("{:.1f} MiB each, up to {} at a time", checkpoint / unit,
+                                        checkpoints_at_most(plan.config)));
   line("estimated time a step", format_duration(estimate.step_seconds));
   line("estimated time", estimate.seconds ? format_duration(*estimate.seconds) : "not known");
   for (const std::string& note : run.data.notes) line("note", note);

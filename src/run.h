@@ -59,6 +59,9 @@ struct RunEstimate {
 /// Times a step of a few sequences, and an evaluation of as many; allocates a model for that.
 RunEstimate estimate_run(PreparedRun& run);
 
+/// Bytes on disk that a run's checkpoints take at most, the one being written included.
+std::uint64_t checkpoint_bytes_at_most(const PreparedRun& run);
+
 /// What --dry-run prints: parameters, memory by category, disk for checkpoints, tokens a step, steps, paths
 /// and reasons, and the estimate. Ends with a line end.
 std::string plan_text(const PreparedRun& run, const RunEstimate& estimate);

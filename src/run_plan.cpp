@@ -111,10 +111,14 @@ void split_step(Config& c, const Backend& backend, const std::optional<Config>& 
 std::unique_ptr<Backend> make_backend(const Config& config) {
   const std::optional<Capability> pretended = config.device == "auto" ? pretended_capability() : std::nullopt;
   if (pretended && *pretended < kLeastCapability)
-    refuse("device: found a GPU of compute capability {}; allowed: {} or later, or \"device\": \"cpu\"",
-           text_of(*pretended), text_of(kLeastCapability));
+    refuse_unsupported(
+        fmt::format("a GPU of compute capability {}", text_of(*pretended)),
+        "device: found a GPU of compute capability {}; allowed: {} or later, or \"device\": \"cpu\"",
+        text_of(*pretended), text_of(kLeastCapability));
   if (config.device == "cuda")
-    refuse("device: found \"cuda\"; this program has no CUDA training yet; allowed: \"cpu\", \"auto\"");
+    refuse_unsupported(
+        "no CUDA training in this program",
+        "device: found \"cuda\"; this program has no CUDA training yet; allowed: \"cpu\", \"auto\"");
   return make_cpu_backend(static_cast<int>(config.threads), pretended);
 }
 
@@ -133,7 +137,8 @@ PrecisionChoice choose_precision(const PrecisionConfig& config, const Backend& b
   if (support.yes) return choice;
   choice.reason = fmt::format("precision.mode {}: {}", config.mode, support.reason);
   if (config.fallback == "error")
-    refuse(
+    refuse_unsupported(
+        support.reason,
         "precision.mode: found \"{}\": {}; allowed here: \"precision\": {{\"mode\": \"{}\"}}, or "
         "\"fallback\": "
         "\"allow\" to run that instead",
@@ -191,7 +196,8 @@ void check_fp8_products(const Config& config, const RunPlan& plan, const Backend
   if (first.empty()) return;
   const char* instead = any ? "which runs such products in bf16" : "which runs in bf16";
   if (config.precision.fallback == "error")
-    refuse(
+    refuse_unsupported(
+        first,
         "precision.mode: found \"fp8\": {}; allowed here: model.channels, and train.micro_batch x "
         "train.sequence, of "
         "multiples of 16, or \"precision\": {{\"fallback\": \"allow\"}}, {}",

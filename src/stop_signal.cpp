@@ -1,7 +1,5 @@
 #include "stop_signal.h"
 
-#include <array>
-#include <csignal>
 #include <cstddef>
 #include <time.h>
 #include <unistd.h>
@@ -23,8 +21,7 @@ void remember(int signal) {
   g_signal = signal;
 }
 
-constexpr std::array<int, 4> kSignals = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
-std::array<struct sigaction, kSignals.size()> g_former;
+std::array<struct sigaction, kStopSignals.size()> g_former;
 
 }  // namespace
 
@@ -33,14 +30,15 @@ StopSignal::StopSignal() {
   struct sigaction action {};
   action.sa_handler = remember;
   action.sa_flags = SA_RESTART;
-  for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    sigaction(kSignals[i], &action, &g_former[i]);
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
+    sigaction(kStopSignals[i], &action, &g_former[i]);
     // nohup(1) starts a program that is to outlive its terminal.
-    if (kSignals[i] == SIGHUP && g_former[i].sa_handler == SIG_IGN) sigaction(SIGHUP, &g_former[i], nullptr);
+    if (kStopSignals[i] == SIGHUP && g_former[i].sa_handler == SIG_IGN)
+      sigaction(SIGHUP, &g_former[i], nullptr);
   }
 }
 StopSignal::~StopSignal() {
-  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &g_former[i], nullptr);
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) sigaction(kStopSignals[i], &g_former[i], nullptr);
 }
 
 int StopSignal::received() const {

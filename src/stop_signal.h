@@ -1,7 +1,12 @@
 // stop_signal.h - a wish to stop, asked for by a signal and answered at the end of a step.
 #pragma once
 
+#include <array>
+#include <csignal>
+
 namespace octavo {
+
+inline constexpr std::array<int, 4> kStopSignals = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
 
 /// Catches SIGINT, SIGTERM, SIGUSR1 and (unless nohup ignores it) SIGHUP for as long as it lives. The first
 /// signal is remembered; a second SIGINT or SIGTERM ends the process at once, for a person who cannot wait

@@ -41,7 +41,7 @@ struct Variant {
 class SweepReader {
  public:
   SweepReader(std::string file, const Json& json) : file_(std::move(file)), json_(json) {
-    check_keys(json_, {"base", "output", "runs", "grid", "repeats"}, "");
+    check_keys(json_, {"base", "output", "runs", "grid", "repeats", "baseline", "target_loss"}, "");
   }
 
   std::string base() const {
@@ -69,6 +69,26 @@ class SweepReader {
     if (!n.is_number_integer() || n.get<std::int64_t>() < 1 || n.get<std::int64_t>() > 1000)
       refuse("repeats in {}: found {}; allowed: an integer from 1 to 1000", file_, n.dump());
     return n.get<std::int64_t>();
+  }
+
+  /// Empty: not given.
+  std::string baseline(const std::vector<Variant>& variants) const {
+    if (!json_.contains("baseline")) return "";
+    std::vector<std::string> names;
+    for (const Variant& v : variants) names.push_back(v.name);
+    const Json& name = json_["baseline"];
+    if (!name.is_string() || std::find(names.begin(), names.end(), name.get<std::string>()) == names.end())
+      refuse("baseline in {}: found {}; allowed: the name of a run, {}", file_, name.dump(),
+             fmt::join(names, ", "));
+    return name;
+  }
+
+  std::optional<double> target_loss() const {
+    if (!json_.contains("target_loss")) return std::nullopt;
+    const Json& loss = json_["target_loss"];
+    if (!loss.is_number() || loss.get<double>() <= 0)
+      refuse("target_loss in {}: found {}; allowed: a number over 0, in nats per token", file_, loss.dump());
+    return loss.get<double>();
   }
 
   std::vector<Variant> variants() const {
@@ -182,12 +202,15 @@ Sweep load_sweep(const std::string& file, const SweepOptions& options) {
     sweep.base = reader.base();
     sweep.dir = reader.dir();
     repeats = reader.repeats();
-    variants = choose_modes(reader.variants(), options.modes, file);
+    variants = reader.variants();
+    sweep.baseline = reader.baseline(variants);
+    sweep.target_loss = reader.target_loss();
+    variants = choose_modes(std::move(variants), options.modes, file);
   } else {
     sweep.base = file;
     sweep.dir = std::filesystem::path("runs") / (std::filesystem::path(file).stem().string() + "_sweep");
     for (const std::string& mode :
-         options.modes.empty() ? std::vector<std::string>{"fp32", "bf16"} : options.modes)
+         options.modes.empty() ? std::vector<std::string>{"fp32", "bf16", "fp8"} : options.modes)
       variants.push_back({.name = mode, .set = {{"precision.mode", Json(mode)}}});
   }
   if (options.repeats > 0) repeats = options.repeats;
@@ -200,9 +223,8 @@ Sweep load_sweep(const std::string& file, const SweepOptions& options) {
   std::set<std::string> folders;
   for (std::int64_t r = 0; r < repeats; ++r)
     for (const Variant& v : variants) {
-      SweepRun run{.name = v.name,
-                   .folder = repeats == 1 ? v.name : fmt::format("{}_{}", v.name, r + 1),
-                   .overrides = {}};
+      SweepRun run{
+          .name = v.name, .folder = r == 0 ? v.name : fmt::format("{}_{}", v.name, r + 1), .overrides = {}};
       if (!folders.insert(run.folder).second)
         refuse("{}: two runs are named {}; allowed: each name once", file, run.folder);
       for (const auto& [path, value] : v.set) run.overrides.push_back({path, value.dump()});

@@ -1,14 +1,12 @@
-// `octavo sweep`: several runs that differ in a few settings, one after the other, and the table that
-// compares them.
+// `octavo sweep`: several runs that differ in a few settings, one after the other, each in a process of its
+// own, and the tables that compare them.
 #include "sweep.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <limits>
-#include <new>
-#include <numeric>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -19,7 +17,8 @@
 #include "comparison.h"
 #include "console.h"
 #include "error.h"
-#include "run.h"
+#include "run_job.h"
+#include "sweep_plan.h"
 
 namespace octavo {
 namespace {
@@ -48,54 +47,50 @@ std::vector<std::string> split_modes(const std::optional<std::string>& text) {
   return modes;
 }
 
-/// Checks every run before the first one starts, and lets all runs split a step alike: a micro-batch left to
-/// "auto" is the largest that all can use, up to the smallest that any of them chose. Runs to be gone on with
-/// keep theirs, and the others take that.
-std::vector<RunRequest> plan_requests(const Sweep& sweep, const SweepArguments& arguments) {
-  std::vector<RunRequest> requests;
-  std::vector<std::size_t> automatic;
-  std::int64_t smallest = std::numeric_limits<std::int64_t>::max(), common = 0;
-  for (const SweepRun& run : sweep.runs) {
-    RunRequest request;
-    request.config = load_config(sweep.base, run.overrides);
-    request.use = arguments.resume      ? FolderUse::resume
-                  : arguments.overwrite ? FolderUse::overwrite
-                                        : FolderUse::fresh;
-    request.command = command_line();
-    request.label = run.folder;
-    request.dry_run = arguments.dry_run;
-    const PreparedRun prepared = prepare_run(request);
-    if (request.config.train.micro_batch == 0 && !request.config.train.accumulate) {
-      if (!prepared.checkpoint) automatic.push_back(requests.size());
-      smallest = std::min(smallest, prepared.plan.model.B);
-      common = std::gcd(common, prepared.plan.sequences_per_step);
-    }
-    requests.push_back(std::move(request));
+/// "fp8: finished, kept".
+std::string state_text(const PlannedRun& planned) {
+  switch (planned.state) {
+    case RunState::fresh:
+      return planned.run.folder;
+    case RunState::unfinished:
+      return fmt::format("{}: goes on after step {}", planned.run.folder, planned.steps_done);
+    case RunState::finished:
+      return fmt::format("{}: finished, kept", planned.run.folder);
+    case RunState::unsupported:
+      return fmt::format("{}: unsupported: {}", planned.run.folder, planned.why_unsupported);
   }
-  if (automatic.empty()) return requests;
-  std::int64_t shared = std::min(smallest, common);
-  while (common % shared != 0) --shared;
-  for (std::size_t i : automatic) requests[i].config.train.micro_batch = shared;
-  return requests;
+  throw std::logic_error("unknown state of a run");
 }
 
-int dry_run(const std::vector<RunRequest>& requests) {
+/// "run 2 of 6: fp8: finished, kept".
+std::string heading(const std::vector<PlannedRun>& runs, std::size_t i) {
+  return fmt::format("run {} of {}: {}", i + 1, runs.size(), state_text(runs[i]));
+}
+
+int dry_run(const std::vector<PlannedRun>& runs) {
   std::optional<double> total = 0;
-  for (const RunRequest& request : requests) {
-    PreparedRun run = prepare_run(request);
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    std::printf("%s\n", heading(runs, i).c_str());
+    if (runs[i].state == RunState::unsupported || runs[i].state == RunState::finished) continue;
+    PreparedRun run = prepare_run(runs[i].request);
     const RunEstimate estimate = estimate_run(run);
     total = total && estimate.seconds ? std::optional(*total + *estimate.seconds) : std::nullopt;
+    bytes += checkpoint_bytes_at_most(run);
     std::printf("%s\n", plan_text(run, estimate).c_str());
   }
-  std::printf("%zu runs, estimated time in all: %s\n", requests.size(),
+  std::printf("%zu runs, disk for checkpoints in all: up to %s\n", runs.size(),
+              format_bytes(static_cast<double>(bytes)).c_str());
+  std::printf("%zu runs, estimated time in all: %s\n", runs.size(),
               total ? format_duration(*total).c_str() : "not known");
   return 0;
 }
 
-/// The sweep's table and picture, as files and on standard output.
-void conclude(const std::vector<SweptRun>& runs, bool on_cpu, const std::filesystem::path& folder) {
-  const Comparison comparison = compare_runs(runs, on_cpu);
-  const PlotResult plot = write_comparison(comparison, folder);
+/// The sweep's tables and picture, as files and on standard output.
+void conclude(const std::vector<SweptRun>& runs, const Sweep& sweep, bool on_cpu) {
+  const Comparison comparison =
+      compare_runs(runs, {.on_cpu = on_cpu, .baseline = sweep.baseline, .target_loss = sweep.target_loss});
+  const PlotResult plot = write_comparison(comparison, sweep.dir);
   std::printf("%s", comparison_text(comparison).c_str());
   if (plot.drawn)
     std::printf("curves: %s\n", plot.picture.string().c_str());
@@ -107,51 +102,44 @@ int run_sweep(const SweepArguments& arguments) {
   const Sweep sweep = load_sweep(arguments.file, {.modes = split_modes(arguments.modes),
                                                   .repeats = arguments.repeats,
                                                   .overrides = parse_overrides(arguments.set)});
-  const std::vector<RunRequest> requests = plan_requests(sweep, arguments);
-  if (arguments.dry_run) return dry_run(requests);
+  const std::vector<PlannedRun> planned =
+      plan_sweep(sweep, arguments.overwrite, arguments.dry_run, command_line());
+  if (arguments.dry_run) return dry_run(planned);
 
   Console console;
   const StopSignal stop;
   std::vector<SweptRun> runs;
   bool on_cpu = true;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    console.info(fmt::format("run {} of {}: {}", i + 1, requests.size(), sweep.runs[i].folder));
-    SweptRun swept{.name = sweep.runs[i].name,
-                   .mode = requests[i].config.precision.mode,
-                   .folder = requests[i].config.output.dir,
-                   .peak_memory_gib = 0,
-                   .failure = {}};
-    int status = 0;
-    // A run that fails is a result of the sweep; the others still are to be had.
-    const auto failed = [&](const std::string& reason) {
-      swept.failure = reason;
-      console.warn(fmt::format("{} failed: {}", sweep.runs[i].folder, reason));
-      console.finish();
-      console.close_log();
-    };
-    try {
-      PreparedRun run = prepare_run(requests[i]);
-      const RunOutcome outcome = execute_run(run, console, stop);
-      status = outcome.status;
-      swept.mode = run.plan.mode;
-      swept.peak_memory_gib = outcome.peak_memory_gib;
-      on_cpu = on_cpu && run.backend->name() == "cpu";
-    } catch (const RunError& e) {
-      failed(e.what());
-    } catch (const RequestError& e) {
-      failed(e.what());
-    } catch (const std::bad_alloc&) {
-      failed("out of memory");
-    }
-    runs.push_back(std::move(swept));
-    const bool last = i + 1 == requests.size();
-    if (status != 0 || (stop.received() != 0 && !last)) {
-      console.info("the sweep stops here; --resume goes on with it");
-      return status != 0 ? status : exit_status_of(stop.received());
+  remove_comparison(sweep.dir);
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    const PlannedRun& p = planned[i];
+    console.info(heading(planned, i));
+    SweptRun& swept = runs.emplace_back();
+    swept = {.name = p.run.name,
+             .mode = p.mode,
+             .folder = p.request.config.output.dir,
+             .seed = p.seed,
+             .peak_memory_gib = p.peak_memory_gib,
+             .failure = {},
+             .unsupported = p.why_unsupported};
+    if (p.state == RunState::unsupported) continue;
+    on_cpu = on_cpu && p.on_cpu;
+    if (p.state == RunState::finished) continue;
+    const RunReport report = run_in_child(p.request, stop);
+    swept.peak_memory_gib = std::max(swept.peak_memory_gib, report.peak_memory_gib);
+    if (report.end == RunReport::End::failed) swept.failure = report.message;
+    if (report.end == RunReport::End::unsupported) swept.unsupported = report.message;
+    if (!report.told && report.end == RunReport::End::failed)
+      console.warn(fmt::format("{} failed: {}", p.run.folder, report.message));
+    if (!report.told && report.end == RunReport::End::unsupported)
+      console.info(fmt::format("{}: unsupported: {}", p.run.folder, report.message));
+    const bool last = i + 1 == planned.size(), stopped = report.end == RunReport::End::stopped;
+    if (stopped || (stop.received() != 0 && !last)) {
+      console.info("the sweep stops here; the same command goes on with it");
+      return stopped ? report.status : exit_status_of(stop.received());
     }
   }
-  console.finish();
-  conclude(runs, on_cpu, sweep.dir);
+  conclude(runs, sweep, on_cpu);
   const auto failures =
       std::count_if(runs.begin(), runs.end(), [](const auto& run) { return !run.failure.empty(); });
   if (failures > 0)
@@ -167,13 +155,16 @@ void register_sweep(CLI::App& app, Action& action) {
   const auto o = std::make_shared<SweepArguments>();
   command->add_option("SWEEP", o->file, "Sweep file, or a config to train in several precision modes")
       ->required();
-  command->add_option("--modes", o->modes, "Precision modes, separated by commas (a plain config: fp32,bf16)")
+  command
+      ->add_option("--modes", o->modes,
+                   "Precision modes, separated by commas (a plain config: fp32,bf16,fp8)")
       ->type_name("A,B");
   accept(*command->add_option("--repeats", o->repeats, "Runs of each variant, with seeds one apart"),
          integer_from(1, 1000), "N");
   add_set_option(*command, o->set);
-  CLI::Option* resume = command->add_flag("--resume", o->resume,
-                                          "Go on where the sweep stopped: finished runs stay as they are");
+  CLI::Option* resume = command->add_flag(
+      "--resume", o->resume,
+      "Go on where the sweep stopped, which it does anyway: finished runs stay as they are");
   command->add_flag("--overwrite", o->overwrite, "Delete the former runs of this sweep")->excludes(resume);
   command->add_flag("--dry-run", o->dry_run,
                     "Check every run, print its plan and the estimated time, and exit");

@@ -13,6 +13,7 @@
 #include "error.h"
 #include "files.h"
 #include "run.h"
+#include "run_job.h"
 
 namespace octavo {
 namespace {
@@ -21,9 +22,11 @@ struct TrainOptions {
   std::string source;
   std::vector<std::string> set;
   bool resume = false, overwrite = false, dry_run = false;
+  int job = -1;  // the socket to a sweep that started this process
 };
 
 int train(const TrainOptions& options) {
+  if (options.job >= 0) return train_for_parent(options.job);
   const std::filesystem::path source = options.source;
   const bool is_run = is_folder(source);
   if (is_run && !path_exists(source / kResolvedFile))
@@ -70,6 +73,8 @@ void register_train(CLI::App& app, Action& action) {
   command->add_flag(
       "--dry-run", o->dry_run,
       "Check everything, print config, memory, disk, tokens a step and the estimated time, and exit");
+  // For `octavo sweep` alone, which starts its runs so (run_job.h); in no group, so that no help shows it.
+  command->add_option("--job", o->job)->group("");
   command->callback([&action, o] { action = [o] { return train(*o); }; });
 }
 

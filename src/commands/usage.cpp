@@ -40,6 +40,11 @@ std::string usage_of(const CLI::Option& option) {
   return option.get_required() ? text : "[" + text + "]";
 }
 
+/// Those of the program's own use are in no group, and are told to nobody.
+bool is_hidden(const CLI::Option& option) {
+  return option.get_group().empty();
+}
+
 /// Whether a word looks like an option.
 bool is_option(const std::string& word) {
   return word.size() > 1 && word[0] == '-';
@@ -54,7 +59,7 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 std::string stray_word(const CLI::App& command, const std::string& word) {
   std::vector<std::string> options;
   for (const CLI::Option* option : command.get_options())
-    if (option->nonpositional()) options.push_back(option->get_name());
+    if (option->nonpositional() && !is_hidden(*option)) options.push_back(option->get_name());
   return fmt::format("found \"{}\"{}", word, is_option(word) ? did_you_mean(word, options) : "");
 }
 
@@ -96,7 +101,7 @@ std::string usage_text(const CLI::App& command) {
   std::vector<std::string> parts;
   for (const bool positional : {true, false})
     for (const CLI::Option* option : command.get_options())
-      if (option->nonpositional() != positional && option->get_name() != "--help")
+      if (option->nonpositional() != positional && option->get_name() != "--help" && !is_hidden(*option))
         parts.push_back(usage_of(*option));
   return fmt::format("{}", fmt::join(parts, " "));
 }
