@@ -155,6 +155,8 @@ std::vector<Field> make_fields() {
       FIELD(precision.fp8.fast_accum.fprop, true, boolean(), "Fast accumulation in the forward products"),
       FIELD(precision.fp8.fast_accum.dgrad, false, boolean(), "Fast accumulation in the input gradients"),
       FIELD(precision.fp8.fast_accum.wgrad, false, boolean(), "Fast accumulation in the weight gradients"),
+      FIELD(precision.fp8.log_tensors, false, boolean(),
+            "Write scale, amax and saturation of every tensor to fp8_tensors.jsonl, each logged step"),
 
       FIELD(data.train, kRequired, texts(), "Path, glob or list of them: shards or text to train on"),
       FIELD(data.val, nullptr, texts().or_null(), "The same for validation"),

@@ -47,6 +47,7 @@ void read_start(PreparedRun& run) {
   run.moment1.resize(P);
   run.moment2.resize(P);
   read_moments(*run.checkpoint, table, run.moment1.data(), run.moment2.data());
+  run.fp8 = find_fp8_state(run.checkpoint->folder);
 }
 
 /// Windows of one evaluation; 0 where there is none, or where the data that decides them is absent.
@@ -218,7 +219,7 @@ std::string plan_text(const PreparedRun& run, const RunEstimate& estimate) {
        fmt::format("{:.1f} MiB of {:.0f} MiB free",
                    static_cast<double>(total_bytes(memory) + estimate.workspace_bytes) / unit,
                    static_cast<double>(run.backend->available_bytes()) / unit));
-  const double checkpoint = static_cast<double>(checkpoint_bytes(table, run.data.tokenizer.get()));
+  const double checkpoint = static_cast<double>(checkpoint_bytes(table, run.data.tokenizer.get(), fp8_file_size(plan.model.fp8)));
   // While one is being written, the ones it replaces are still there.
   const std::int64_t kept = plan.config.train.keep_checkpoints + (plan.config.train.keep_best ? 2 : 1);
   line("disk: checkpoints", fmt::format("{:.1f} MiB each, up to {} at a time", checkpoint / unit, kept));

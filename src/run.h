@@ -42,6 +42,7 @@ struct PreparedRun {
   std::optional<Checkpoint> checkpoint;  // to go on from
   std::vector<float> weights, moment1,
       moment2;                            // of initial or checkpoint, flat arenas; empty for a fresh start
+  std::optional<SavedFp8> fp8;            // scales of the checkpoint
   std::vector<std::string> resume_notes;  // what differs from the config of the run resumed
 };
 

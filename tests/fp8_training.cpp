@@ -1,5 +1,5 @@
-// Whole runs in FP8: what must not change a scale or a bit, what calibration, skipped steps and changes of the
-// recipe do, and that a run broken on purpose is seen.
+// Whole runs in FP8: what must not change a scale or a bit, what calibration, skipped steps and changes of
+// the recipe do, and that a run broken on purpose is seen.
 #include <cmath>
 #include <map>
 
@@ -37,7 +37,8 @@ std::string scale_bits(const std::filesystem::path& run) {
 
 }  // namespace
 
-TEST_CASE("every linear layer of a block has slots for input, weight and gradient, with scales of their own") {
+TEST_CASE(
+    "every linear layer of a block has slots for input, weight and gradient, with scales of their own") {
   const SmallRun s;
   const SavedFp8 saved = scales_of(s.train(fp8_config(s), "run"));
   CHECK(saved.slots.size() == 2 * 4 * 3);
@@ -70,8 +71,8 @@ TEST_CASE("FP8 scales do not depend on recompute, evaluation nor threads") {
 }
 
 TEST_CASE("at the first step FP8 scales do not depend on how the same micro-batches are accumulated") {
-  // Three sequences a micro-batch; twice the sequences in one or in two steps' worth of accumulation give the same
-  // fold when the sequences are the same.
+  // Three sequences a micro-batch; twice the sequences in one or in two steps' worth of accumulation give the
+  // same fold when the sequences are the same.
   const SmallRun s;
   nlohmann::json config = fp8_config(s);
   config["train"].erase("eval_every");
@@ -83,8 +84,8 @@ TEST_CASE("at the first step FP8 scales do not depend on how the same micro-batc
   config["train"]["micro_batch"] = 1;
   config["train"]["accumulate"] = 6;
   const auto six = s.train(config, "six");
-  // Forward values of a sequence do not depend on its micro-batch, so their amaxes agree to the bit; gradients do
-  // as well, since the normaliser is the step's.
+  // Forward values of a sequence do not depend on its micro-batch, so their amaxes agree to the bit;
+  // gradients do as well, since the normaliser is the step's.
   CHECK(scale_bits(one) == scale_bits(six));
 }
 
@@ -141,7 +142,8 @@ TEST_CASE("FP8 resumes from BF16 and BF16 from FP8; the scales of a run that has
     CHECK(slot.history[2] > 0);
   }
   config["train"]["steps"] = 20;
-  const std::vector<StepRecord> rows = read_metrics(s.train(config, "run", FolderUse::resume) / "metrics.jsonl");
+  const std::vector<StepRecord> rows =
+      read_metrics(s.train(config, "run", FolderUse::resume) / "metrics.jsonl");
   REQUIRE(rows.size() == 20);
   CHECK(rows.back().loss < rows[9].loss);
   CHECK(rows[12].fp8.has_value());
@@ -188,9 +190,7 @@ TEST_CASE("a skipped step leaves scales and histories as they are") {
   // Step 7 updates to absurd weights, step 8 finds them not finite.
   REQUIRE(rows.size() == 8);
   REQUIRE_FALSE(rows[7].finite);
-  const auto at = [&](const char* step) {
-    return read_fp8_file(good / "checkpoints" / step / kFp8File);
-  };
+  const auto at = [&](const char* step) { return read_fp8_file(good / "checkpoints" / step / kFp8File); };
   const SavedFp8 seven = at("step_00000007"), eight = at("step_00000008");
   for (std::size_t i = 0; i < seven.slots.size(); ++i) {
     CHECK(seven.slots[i].scale == eight.slots[i].scale);
@@ -204,7 +204,8 @@ TEST_CASE("skipped layers have no slots and run in bf16; skipping all is refused
   const SmallRun s;
   nlohmann::json config = fp8_config(s);
   config["precision"]["fp8"]["skip_first_layers"] = 1;
-  for (const Fp8SlotState& slot : scales_of(s.train(config, "run")).slots) CHECK(slot.name.starts_with("layer1."));
+  for (const Fp8SlotState& slot : scales_of(s.train(config, "run")).slots)
+    CHECK(slot.name.starts_with("layer1."));
   config["precision"]["fp8"]["skip_last_layers"] = 1;
   CHECK_THROWS_AS(s.train(config, "all"), RequestError);
 }

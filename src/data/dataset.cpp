@@ -10,6 +10,7 @@
 #include "data/dataset_json.h"
 #include "data/input_files.h"
 #include "error.h"
+#include "files.h"
 #include "sha256.h"
 
 namespace octavo {
