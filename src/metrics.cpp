@@ -98,7 +98,6 @@ std::string to_record(const Json& row, StepRecord& record) {
       const auto found = fp8->find(key);
       if (!fault.empty()) return;
       if (found == fp8->end())
-        fault = fmt::format(
         fault = fmt::format("key \"fp8.{}\" is missing", key);
       else
         number(fmt::format("fp8.{}", key), *found, value);
