@@ -199,7 +199,7 @@ TEST_CASE("a signal stops a sweep after a checkpoint of the run that it reached"
   CHECK_FALSE(std::filesystem::exists(s.dir.path / "out" / "three"));
 }
 
-TEST_CASE("--modes that hold an empty mode are refused, and take no other option for their value") {
+TEST_CASE("modes that hold an empty mode are refused, and take no other option for their value") {
   const testing::SmallRun s;
   write_sweep(s, nlohmann::json::object());
   for (const char* modes : {",", "fp32,", "", "fp32,,bf16"}) {
