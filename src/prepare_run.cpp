@@ -219,7 +219,8 @@ std::string plan_text(const PreparedRun& run, const RunEstimate& estimate) {
        fmt::format("{:.1f} MiB of {:.0f} MiB free",
                    static_cast<double>(total_bytes(memory) + estimate.workspace_bytes) / unit,
                    static_cast<double>(run.backend->available_bytes()) / unit));
-  const double checkpoint = static_cast<double>(checkpoint_bytes(table, run.data.tokenizer.get(), fp8_file_size(plan.model.fp8)));
+  const double checkpoint =
+      static_cast<double>(checkpoint_bytes(table, run.data.tokenizer.get(), fp8_file_size(plan.model.fp8)));
   // While one is being written, the ones it replaces are still there.
   const std::int64_t kept = plan.config.train.keep_checkpoints + (plan.config.train.keep_best ? 2 : 1);
   line("disk: checkpoints", fmt::format("{:.1f} MiB each, up to {} at a time", checkpoint / unit, kept));
