@@ -64,7 +64,7 @@ std::optional<Fp8Record> Fp8Monitor::record(const std::vector<Fp8SlotHealth>& he
     all += elements_[i];
     if (h.amax == 0) continue;  // not cast in this step, or all zero
     if (amax < r.amax_min) r.amax_min = amax;
-    if (!(amax <= r.amax_max)) r.amax_max = amax;  // NaN stays
+    if (!(amax <= r.amax_max) && !std::isnan(r.amax_max)) r.amax_max = amax;  // NaN stays
   }
   if (std::isinf(r.amax_min)) r.amax_min = r.amax_max;
   r.saturated = saturated / all, r.underflowed = underflowed / all;

@@ -1,6 +1,6 @@
 #include "precision/fp8_file.h"
 
-#include <cmath>
+#include <charconv>
 #include <map>
 
 #include "error.h"
@@ -30,10 +30,11 @@ Fp8Recipe recipe_of(const std::map<std::string, std::string>& metadata, const st
   };
   const auto number = [&](const char* key) {
     const std::string text = value(key);
-    if (text.empty() || text.size() > 9 ||
-        text.find_first_not_of("0123456789", text.front() == '-' ? 1 : 0) != text.npos)
+    std::int64_t n = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (error != std::errc() || end != text.data() + text.size())
       refuse("{}: {}: found \"{}\"; allowed: an integer", file.string(), key, text);
-    return std::stoll(text);
+    return n;
   };
   if (value("format_version") != kFormatVersion)
     refuse("{}: format_version: found {}; allowed: {}", file.string(), value("format_version"),
