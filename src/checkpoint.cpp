@@ -272,6 +272,7 @@ void remove_folder(const fs::path& folder) {
 void write_files(const fs::path& folder, const CheckpointContent& content) {
   write_model(folder, content.table, content.shape, content.details, content.masters);
   write_moments(folder / kOptimizerFile, content);
+  if (!content.fp8.slots.empty()) write_fp8_file(folder / kFp8File, content.fp8);
   if (content.tokenizer != nullptr) content.tokenizer->save(folder.string());
   CheckpointState state = content.state;
   state.files.clear();
@@ -317,7 +318,8 @@ fs::path write_checkpoint(const fs::path& checkpoints, const CheckpointContent& 
   remove_unfinished_checkpoints(checkpoints);
 
   const std::string name = step_name(content.state.step);
-  check_space(checkpoints, name, checkpoint_bytes(content.table, content.tokenizer));
+  check_space(checkpoints, name,
+              checkpoint_bytes(content.table, content.tokenizer, fp8_file_size(content.fp8)));
   const fs::path unfinished = checkpoints / ("." + name + ".tmp" + std::to_string(::getpid()));
   const fs::path place = checkpoints / name;
   fs::create_directory(unfinished, error);
@@ -343,10 +345,10 @@ fs::path write_checkpoint(const fs::path& checkpoints, const CheckpointContent& 
   return place;
 }
 
-std::uint64_t checkpoint_bytes(const ParameterTable& table, const Tokenizer* tokenizer) {
+std::uint64_t checkpoint_bytes(const ParameterTable& table, const Tokenizer* tokenizer, std::uint64_t fp8) {
   constexpr std::uint64_t kSmallFiles = 64 * 1024;  // config.json, state.json, and the folder itself
   constexpr std::uint64_t kPerToken = 64;  // of a tokenizer.json: an entry in its vocabulary, one merge
-  std::uint64_t bytes = kSmallFiles + model_file_size(table) +
+  std::uint64_t bytes = kSmallFiles + fp8 + model_file_size(table) +
                         SafetensorsWriter::file_size(optimizer_specs(table), optimizer_metadata(0));
   if (tokenizer != nullptr) bytes += kPerToken * static_cast<std::uint64_t>(tokenizer->vocab());
   return bytes;

@@ -3,6 +3,7 @@
 //   checkpoints/step_00000500/  model.safetensors  config.json   the FP32 masters, a Hugging Face GPT-2
 //   folder
 //                               optimizer_rank0000.safetensors   AdamW's moments
+//                               fp8_scales.safetensors           scales and amax histories of an FP8 run
 //                               state.json                       where the run stands; size and CRC-32 of
 //                                                                every file, itself included
 //                               tokenizer.json ...               where the tokenizer is known
@@ -24,6 +25,7 @@
 #include "data/tokenizer.h"
 #include "huggingface.h"
 #include "parameters.h"
+#include "precision/fp8_file.h"
 
 namespace octavo {
 
@@ -90,6 +92,7 @@ struct CheckpointContent {
   const float* moment2;
   CheckpointState state;
   const Tokenizer* tokenizer = nullptr;  // null: not known
+  SavedFp8 fp8 = {};                     // no slots: no scale state
 };
 
 /// Writes checkpoints/step_XXXXXXXX (state.step), replacing one of the same step, and returns its path.
@@ -100,8 +103,9 @@ std::filesystem::path write_checkpoint(const std::filesystem::path& checkpoints,
                                        const CheckpointContent& content);
 
 /// Bytes on disk of one checkpoint, for --dry-run and the check of free space: the tensors exactly, plus an
-/// allowance for the small files. Without a tokenizer its files do not count.
-std::uint64_t checkpoint_bytes(const ParameterTable& table, const Tokenizer* tokenizer = nullptr);
+/// allowance for the small files. Without a tokenizer its files do not count. `fp8`: of fp8_file_size().
+std::uint64_t checkpoint_bytes(const ParameterTable& table, const Tokenizer* tokenizer = nullptr,
+                               std::uint64_t fp8 = 0);
 
 /// A complete checkpoint.
 struct Checkpoint {

@@ -39,6 +39,7 @@ struct Fp8Config {
   bool calibrate;
   std::int64_t skip_first_layers, skip_last_layers;
   FastAccumConfig fast_accum;
+  bool log_tensors;  // every tensor's scale, amax and counts in fp8_tensors.jsonl
 };
 struct PrecisionConfig {
   std::string mode;      // "fp32" | "tf32" | "bf16" | "fp8"

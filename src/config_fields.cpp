@@ -147,7 +147,8 @@ std::vector<Field> make_fields() {
       FIELD(precision.fp8.amax_history_len, 1024, integer(1, 65536), "Steps of history behind a scale"),
       FIELD(precision.fp8.amax_compute_algo, "max", one_of({"max", "most_recent"}),
             "How the history gives one maximum"),
-      FIELD(precision.fp8.margin, 0, integer(0, 16), "Scales are divided by 2^margin"),
+      FIELD(precision.fp8.margin, 0, integer(-16, 16),
+            "Scales are divided by 2^margin; below 0 values saturate, to see whether a comparison notices"),
       FIELD(precision.fp8.calibrate, true, boolean(),
             "Run step 1's batch once beforehand to learn the first scales; false: start at scale 1"),
       FIELD(precision.fp8.skip_first_layers, 0, integer(0, kMaxLayers), "First blocks that stay in BF16"),
@@ -155,6 +156,8 @@ std::vector<Field> make_fields() {
       FIELD(precision.fp8.fast_accum.fprop, true, boolean(), "Fast accumulation in the forward products"),
       FIELD(precision.fp8.fast_accum.dgrad, false, boolean(), "Fast accumulation in the input gradients"),
       FIELD(precision.fp8.fast_accum.wgrad, false, boolean(), "Fast accumulation in the weight gradients"),
+      FIELD(precision.fp8.log_tensors, false, boolean(),
+            "Write scale, amax and saturation of every tensor to fp8_tensors.jsonl, each logged step"),
 
       FIELD(data.train, kRequired, texts(), "Path, glob or list of them: shards or text to train on"),
       FIELD(data.val, nullptr, texts().or_null(), "The same for validation"),

@@ -5,6 +5,7 @@
 #include "error.h"
 #include "evaluate.h"
 #include "files.h"
+#include "fp8_monitor.h"
 #include "memory_usage.h"
 #include "metrics.h"
 #include "plot.h"
@@ -54,6 +55,11 @@ class RunLoop {
     load_start();
     describe();
     metrics_.emplace(folder_.path(), trainer_.state().step);
+    monitor_.emplace(trainer_.model().fp8(), plan_.model.shape, plan_.tokens_per_step(),
+                     config_.precision.fp8.log_tensors && plan_.model.fp8.on()
+                         ? std::optional(folder_.file("fp8_tensors.jsonl"))
+                         : std::nullopt,
+                     trainer_.state().step);
     if (!metrics_->warning().empty()) console_.warn("resumed run: " + metrics_->warning());
   }
 
@@ -106,7 +112,9 @@ class RunLoop {
       from = {};
     };
     upload(model.masters(), run_.weights);
-    model.refresh_working(/*record=*/false);
+    load_scales();
+    // The amaxes of weights that a checkpoint was cast with come from its scale state.
+    model.refresh_working(/*record=*/!run_.fp8);
     if (!run_.checkpoint) return;
     upload(model.moment1(), run_.moment1);
     upload(model.moment2(), run_.moment2);
@@ -119,6 +127,24 @@ class RunLoop {
     saved_.arithmetic = now.arithmetic;
     ++saved_.sessions;
     former_seconds_ = s.seconds;
+  }
+
+  /// Scales and histories of the run that is resumed; what it has none for is calibrated, or starts at 1.
+  void load_scales() {
+    const Fp8Plan& fp8 = plan_.model.fp8;
+    if (!run_.checkpoint || !fp8.on() || fp8.recipe.scaling == Fp8Scaling::current) return;
+    const char* instead = fp8.calibrate ? "they are calibrated" : "they start at 1";
+    if (!run_.fp8) {
+      run_.resume_notes.push_back(fmt::format("fp8: the checkpoint has no scales: {}", instead));
+      return;
+    }
+    for (std::string& line : fp8_conversions(run_.fp8->recipe, fp8.recipe))
+      run_.resume_notes.push_back(std::move(line));
+    const std::vector<std::string> missing = trainer_.load_fp8(run_.fp8->slots);
+    if (!missing.empty())
+      run_.resume_notes.push_back(
+          fmt::format("fp8: the checkpoint has no scales for {} tensors, such as {}: {}", missing.size(),
+                      missing.front(), instead));
   }
 
   /// Wall time and peak memory over all sessions, up to now.
@@ -176,7 +202,8 @@ class RunLoop {
       evaluation_steps = kEvaluationShare * static_cast<double>(windows.targets()) /
                          static_cast<double>(plan_.tokens_per_step());
     }
-    const double bytes = static_cast<double>(checkpoint_bytes(table_, run_.data.tokenizer.get()));
+    const double bytes = static_cast<double>(
+        checkpoint_bytes(table_, run_.data.tokenizer.get(), fp8_file_size(plan_.model.fp8)));
     return {seconds, evaluation_steps, bytes / kSavedBytesPerSecond};
   }
 
@@ -222,7 +249,12 @@ class RunLoop {
     if (config_.output.peak_tflops) r.mfu = r.tflops / *config_.output.peak_tflops;
     r.memory_gib = static_cast<double>(peak_resident_bytes()) / 0x1p30;
     r.finite = result.finite;
-    if (r.step % config_.train.log_every == 0 || last || r.val_loss || !r.finite) metrics_->append(r);
+    r.fp8 = monitor_->record(result.fp8);
+    for (const std::string& line : monitor_->warnings(result.fp8)) console_.warn(line);
+    if (r.step % config_.train.log_every == 0 || last || r.val_loss || !r.finite) {
+      metrics_->append(r);
+      monitor_->append(r.step, result.fp8);
+    }
 
     // The rate of the last steps, so that one slow step does not make the remaining time jump.
     rate_ = rate_ == 0 ? r.tokens_per_s : 0.9 * rate_ + 0.1 * r.tokens_per_s;
@@ -289,7 +321,8 @@ class RunLoop {
                                              .moment1 = m.data(),
                                              .moment2 = v.data(),
                                              .state = saved_,
-                                             .tokenizer = run_.data.tokenizer.get()});
+                                             .tokenizer = run_.data.tokenizer.get(),
+                                             .fp8 = {plan_.model.fp8.recipe, model.fp8().save()}});
     prune_checkpoints(folder_.checkpoints(), config_.train.keep_checkpoints, config_.train.keep_best);
     limit_.save.took(now() - start);
   }
@@ -300,6 +333,7 @@ class RunLoop {
     receipt_.tokens = trainer_.state().samples * plan_.model.T;
     receipt_.train_loss = trailing_loss(records);
     receipt_.val_loss = last_val_loss(records);
+    if (outcome.status == 0) receipt_.val_loss_bf16 = loss_in_bf16();
     receipt_.tokens_per_s = median_tokens_per_s(records);
     receipt_.peak_memory_gib = outcome.peak_memory_gib;
     receipt_.seconds = saved_.seconds;
@@ -315,6 +349,25 @@ class RunLoop {
     console_.close_log();
   }
 
+  /// Of an FP8 run's end: what its masters lose on the validation text in bf16, so that what FP8 itself costs
+  /// when the model is used is told apart from what it cost in training.
+  std::optional<double> loss_in_bf16() {
+    if (!plan_.model.fp8.on() || run_.data.val.empty()) return std::nullopt;
+    console_.status("evaluating in bf16");
+    ModelPlan plain = plan_.model;
+    plain.fp8 = {};
+    plain.training = false;
+    try {
+      Model model(*run_.backend, plain);
+      run_.backend->copy(model.masters().data, trainer_.model().masters().data, model.masters().bytes());
+      model.refresh_working(/*record=*/false);
+      return octavo::evaluate(model, run_.data.val, config_.train.eval_tokens);
+    } catch (const RequestError& e) {  // no room for a second model
+      console_.warn(fmt::format("the loss in bf16 is not measured: {}", e.what()));
+      return std::nullopt;
+    }
+  }
+
   PreparedRun& run_;
   const RunPlan& plan_;
   const Config& config_;
@@ -324,6 +377,7 @@ class RunLoop {
   Trainer trainer_;
   const ParameterTable& table_;
   std::optional<MetricsLog> metrics_;
+  std::optional<Fp8Monitor> monitor_;
   CheckpointState saved_;
   double former_seconds_ = 0;  // wall time of the sessions before this one
   Receipt receipt_;

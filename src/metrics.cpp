@@ -44,8 +44,22 @@ void for_each_column(Record& r, Visit visit) {
   visit("finite", r.finite);
 }
 
+// The columns of the object "fp8".
+template <typename Record, typename Visit>
+void for_each_fp8_column(Record&& r, Visit visit) {
+  visit("scale_min", r.scale_min);
+  visit("scale_max", r.scale_max);
+  visit("amax_min", r.amax_min);
+  visit("amax_max", r.amax_max);
+  visit("saturated", r.saturated);
+  visit("underflowed", r.underflowed);
+}
+
 bool all_finite(const StepRecord& record) {
   bool finite = record.finite;
+  if (record.fp8)
+    for_each_fp8_column(*record.fp8,
+                        [&](const char*, double value) { finite = finite && std::isfinite(value); });
   for_each_column(record, [&](const char*, const auto& value) {
     using T = std::decay_t<decltype(value)>;
     if constexpr (std::is_same_v<T, double>) finite = finite && std::isfinite(value);
@@ -70,6 +84,25 @@ std::string to_record(const Json& row, StepRecord& record) {
                        version == row.end() ? "none" : json_excerpt(*version), kFormatVersion);
   }
   std::string fault;
+  const auto number = [&](const std::string& name, const Json& found, double& value) {
+    if (found.is_number())
+      value = found.get<double>();
+    else if (found.is_null())
+      value = kNaN;
+    else
+      fault = fmt::format("{}: found {}; allowed: a number or null", name, json_excerpt(found));
+  };
+  if (const auto fp8 = row.find("fp8"); fp8 != row.end()) {
+    if (!fp8->is_object()) return fmt::format("fp8: found {}; allowed: an object", json_excerpt(*fp8));
+    for_each_fp8_column(record.fp8.emplace(), [&](const char* key, double& value) {
+      const auto found = fp8->find(key);
+      if (!fault.empty()) return;
+      if (found == fp8->end())
+        fault = fmt::format("key \"fp8.{}\" is missing", key);
+      else
+        number(fmt::format("fp8.{}", key), *found, value);
+    });
+  }
   for_each_column(record, [&](const char* name, auto& value) {
     using T = std::decay_t<decltype(value)>;
     if (!fault.empty()) return;
@@ -97,13 +130,9 @@ std::string to_record(const Json& row, StepRecord& record) {
         fault = fmt::format("{}: found {}; allowed: an integer", name, json_excerpt(*found));
       }
     } else {
-      if (found->is_number()) {
-        value = found->get<double>();
-      } else if (found->is_null()) {
-        value = kNaN;
-      } else {
-        fault = fmt::format("{}: found {}; allowed: a number or null", name, json_excerpt(*found));
-      }
+      double read = 0;
+      number(name, *found, read);
+      value = read;
     }
   });
   return fault;
@@ -181,6 +210,8 @@ std::string metrics_json(const StepRecord& unchecked) {
       row[name] = value;
     }
   });
+  if (record.fp8)
+    for_each_fp8_column(*record.fp8, [&](const char* name, double value) { row["fp8"][name] = value; });
   row["format_version"] = kFormatVersion;
   return row.dump();  // the library writes non-finite numbers as null, others so that they read back to the
                       // same bits
@@ -190,6 +221,8 @@ std::string metrics_csv_header() {
   std::string header;
   const StepRecord record;
   for_each_column(record, [&](const char* name, const auto&) { header += std::string(name) + ","; });
+  for_each_fp8_column(Fp8Record(),
+                      [&](const char* name, double) { header += std::string("fp8_") + name + ","; });
   return header + "format_version";
 }
 
@@ -208,6 +241,10 @@ std::string metrics_csv(const StepRecord& unchecked) {
     } else {
       row += fmt::format("{}", value);
     }
+    row += ",";
+  });
+  for_each_fp8_column(record.fp8.value_or(Fp8Record()), [&](const char*, double value) {
+    if (record.fp8) number(value);
     row += ",";
   });
   return row + std::to_string(kFormatVersion);

@@ -14,6 +14,14 @@
 
 namespace octavo {
 
+/// How the FP8 tensors of a step fared, all slots together.
+struct Fp8Record {
+  double scale_min = 0, scale_max = 0;  // after the step's update
+  double amax_min = 0, amax_max = 0;    // of the tensors that were cast in the step
+  double saturated = 0;                 // share of all values that lay beyond the format's largest
+  double underflowed = 0;               // share that became zero without being it
+};
+
 struct StepRecord {
   std::int64_t step = 0;           // 1-based
   std::int64_t updates = 0;        // optimizer updates done so far
@@ -22,13 +30,14 @@ struct StepRecord {
   double loss = 0;                 // mean over all tokens of the step, nats per token
   std::optional<double> val_loss;  // where an evaluation followed this step
   double lr = 0;
-  double grad_norm = 0;       // global L2 norm before clipping
-  double step_ms = 0;         // evaluation and saves excluded
-  double tokens_per_s = 0;    // global, evaluation and saves excluded
-  double tflops = 0;          // model TFLOP/s: flops_per_token * tokens_per_s / 1e12
-  std::optional<double> mfu;  // tflops / peak, where the peak is known
-  double memory_gib = 0;      // peak so far of the device (on the CPU: of the process)
-  bool finite = true;         // false: the update was skipped, or some number of the row is not finite
+  double grad_norm = 0;          // global L2 norm before clipping
+  double step_ms = 0;            // evaluation and saves excluded
+  double tokens_per_s = 0;       // global, evaluation and saves excluded
+  double tflops = 0;             // model TFLOP/s: flops_per_token * tokens_per_s / 1e12
+  std::optional<double> mfu;     // tflops / peak, where the peak is known
+  double memory_gib = 0;         // peak so far of the device (on the CPU: of the process)
+  bool finite = true;            // false: the update was skipped, or some number of the row is not finite
+  std::optional<Fp8Record> fp8;  // in FP8 runs; an object of its own in the JSON, columns fp8_... in the CSV
 };
 
 /// One row as JSON text without the line's end.

@@ -336,8 +336,8 @@ Model::Model(Backend& backend, const ModelPlan& plan)
   masters_ = flat(DType::f32, "masters");
   weights_ = working_layout(plan, table_);
   if (plan.act == DType::bf16)
-    working_ = Tensor(allocations_.allocate(static_cast<std::size_t>(weights_.size) * sizeof(bf16)), DType::bf16,
-                      {weights_.size}, "working");
+    working_ = Tensor(allocations_.allocate(static_cast<std::size_t>(weights_.size) * sizeof(bf16)),
+                      DType::bf16, {weights_.size}, "working");
   if (plan.training) {
     gradients_ = flat(DType::f32, "gradients");
     m_ = flat(DType::f32, "moment1");

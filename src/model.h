@@ -30,7 +30,7 @@ struct ModelPlan {
   double dropout = 0;
   std::uint64_t dropout_seed = 0;
   std::int64_t head_rows = 0;  // rows whose logits exist at a time; 0: as many as make about 128 Mi logits
-  Fp8Plan fp8;  // what runs on FP8 codes; act is bf16 then
+  Fp8Plan fp8;                 // what runs on FP8 codes; act is bf16 then
 };
 
 /// One line of the memory table: bytes of a category, known before anything is allocated.

@@ -47,6 +47,7 @@ void read_start(PreparedRun& run) {
   run.moment1.resize(P);
   run.moment2.resize(P);
   read_moments(*run.checkpoint, table, run.moment1.data(), run.moment2.data());
+  run.fp8 = find_fp8_state(run.checkpoint->folder);
 }
 
 /// Windows of one evaluation; 0 where there is none, or where the data that decides them is absent.
@@ -75,11 +76,6 @@ double seconds_of(const std::function<void()>& work) {
 
 std::string tokens_text(const PreparedRun& run, const TokenStream& stream) {
   return run.data.absent.empty() ? format_count(stream.size()) : "not known";
-}
-
-/// While one is being written, the ones it replaces are still there.
-std::int64_t checkpoints_at_most(const Config& config) {
-  return config.train.keep_checkpoints + (config.train.keep_best ? 2 : 1);
 }
 
 }  // namespace
@@ -188,10 +184,12 @@ RunEstimate estimate_run(PreparedRun& run) {
   return estimate;
 }
 
-std::uint64_t checkpoint_bytes_at_most(const PreparedRun& run) {
+CheckpointDisk checkpoint_disk(const PreparedRun& run) {
+  const TrainConfig& train = run.plan.config.train;
   const ParameterTable table = make_parameter_table(run.plan.model.shape);
-  return checkpoint_bytes(table, run.data.tokenizer.get()) *
-         static_cast<std::uint64_t>(checkpoints_at_most(run.plan.config));
+  // While one is being written, the ones it replaces are still there.
+  return {.bytes = checkpoint_bytes(table, run.data.tokenizer.get(), fp8_file_size(run.plan.model.fp8)),
+          .at_most = static_cast<std::uint64_t>(train.keep_checkpoints) + (train.keep_best ? 2 : 1)};
 }
 
 std::string plan_text(const PreparedRun& run, const RunEstimate& estimate) {
@@ -229,9 +227,9 @@ std::string plan_text(const PreparedRun& run, const RunEstimate& estimate) {
        fmt::format("{:.1f} MiB of {:.0f} MiB free",
                    static_cast<double>(total_bytes(memory) + estimate.workspace_bytes) / unit,
                    static_cast<double>(run.backend->available_bytes()) / unit));
-  const double checkpoint = static_cast<double>(checkpoint_bytes(table, run.data.tokenizer.get()));
-  line("disk: checkpoints", fmt::format("{:.1f} MiB each, up to {} at a time", checkpoint / unit,
-                                        checkpoints_at_most(plan.config)));
+  const CheckpointDisk disk = checkpoint_disk(run);
+  line("disk: checkpoints", fmt::format("{:.1f} MiB each, up to {} at a time",
+                                        static_cast<double>(disk.bytes) / unit, disk.at_most));
   line("estimated time a step", format_duration(estimate.step_seconds));
   line("estimated time", estimate.seconds ? format_duration(*estimate.seconds) : "not known");
   for (const std::string& note : run.data.notes) line("note", note);

@@ -42,6 +42,7 @@ struct PreparedRun {
   std::optional<Checkpoint> checkpoint;  // to go on from
   std::vector<float> weights, moment1,
       moment2;                            // of initial or checkpoint, flat arenas; empty for a fresh start
+  std::optional<SavedFp8> fp8;            // scales of the checkpoint
   std::vector<std::string> resume_notes;  // what differs from the config of the run resumed
 };
 
@@ -59,8 +60,12 @@ struct RunEstimate {
 /// Times a step of a few sequences, and an evaluation of as many; allocates a model for that.
 RunEstimate estimate_run(PreparedRun& run);
 
-/// Bytes on disk that a run's checkpoints take at most, the one being written included.
-std::uint64_t checkpoint_bytes_at_most(const PreparedRun& run);
+/// What a run's checkpoints take on disk.
+struct CheckpointDisk {
+  std::uint64_t bytes = 0;    // of one
+  std::uint64_t at_most = 0;  // so many at a time, the one being written included
+};
+CheckpointDisk checkpoint_disk(const PreparedRun& run);
 
 /// What --dry-run prints: parameters, memory by category, disk for checkpoints, tokens a step, steps, paths
 /// and reasons, and the estimate. Ends with a line end.

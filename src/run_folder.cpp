@@ -315,6 +315,7 @@ std::string receipt_text(const Receipt& receipt) {
                            format_count(receipt.tokens)));
   row("training loss", loss(receipt.train_loss) + " (mean of the last 20 logged steps)");
   row("validation loss", receipt.val_loss ? loss(*receipt.val_loss) : "not taken");
+  if (receipt.val_loss_bf16) row("validation loss, same weights in bf16", loss(*receipt.val_loss_bf16));
   if (run.unigram_entropy) row("unigram entropy", loss(*run.unigram_entropy));
   if (run.known_entropy) row("entropy of the source", loss(*run.known_entropy));
   row("tokens/s",

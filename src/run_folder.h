@@ -101,10 +101,11 @@ struct Receipt {
   std::int64_t steps = 0, tokens = 0;
   double train_loss = 0;  // trailing_loss()
   std::optional<double> val_loss;
-  double tokens_per_s = 0;     // median_tokens_per_s()
-  double peak_memory_gib = 0;  // the largest of all sessions
-  double seconds = 0;          // wall time of all sessions
-  std::string status;          // "finished", "stopped by SIGTERM, resumable", ...
+  std::optional<double> val_loss_bf16;  // of an FP8 run's masters
+  double tokens_per_s = 0;              // median_tokens_per_s()
+  double peak_memory_gib = 0;           // the largest of all sessions
+  double seconds = 0;                   // wall time of all sessions
+  std::string status;                   // "finished", "stopped by SIGTERM, resumable", ...
 };
 /// Markdown to paste: command, version and commit, machine, model, tokens/s, memory, losses.
 std::string receipt_text(const Receipt& receipt);

@@ -35,10 +35,13 @@ bool is_automatic(const Config& config) {
 std::vector<ConfigDifference> differences(const RunRequest& request, const Config& former) {
   RunRequest afresh = request;
   afresh.use = FolderUse::overwrite;
-  std::vector<ConfigDifference> found = compare_configs(former, prepare_run(std::move(afresh)).plan.config);
+  const Config now = prepare_run(std::move(afresh)).plan.config;
+  const bool fp8 = former.precision.mode == "fp8" || now.precision.mode == "fp8";
+  std::vector<ConfigDifference> found = compare_configs(former, now);
   std::erase_if(found, [&](const ConfigDifference& d) {
     return std::count(kNoMatter.begin(), kNoMatter.end(), d.path) > 0 ||
-           (d.path == "train.micro_batch" && is_automatic(request.config));
+           (d.path == "train.micro_batch" && is_automatic(request.config)) ||
+           (d.path.rfind("precision.fp8.", 0) == 0 && !fp8);
   });
   return found;
 }

@@ -76,12 +76,30 @@ TrainedModel open_trained_model(const TrainedModelRequest& request) {
   plan.T = request.T > 0 ? request.T : config.train.sequence.value_or(plan.shape.context);
   plan.T = std::min(plan.T, plan.shape.context);
   plan.training = false;
+  std::optional<SavedFp8> scales;
+  if (out.mode == "fp8") {
+    plan.fp8 = plan_fp8(config.precision.fp8, plan.shape, 0, *out.backend);
+    scales = find_fp8_state(out.folder.folder);
+    if (!scales && plan.fp8.recipe.scaling == Fp8Scaling::delayed)
+      refuse(
+          "{}: precision.mode \"fp8\", but it holds no {}; allowed: --set precision.mode=bf16, or --set "
+          "precision.fp8.recipe=current",
+          out.folder.folder.string(), kFp8File);
+  }
   out.model = std::make_unique<Model>(*out.backend, plan);
 
   std::vector<float> weights(static_cast<std::size_t>(out.model->table().arena_size));
   read_weights(out.folder.folder, out.model->table(), weights.data());
   out.backend->copy_to_device(out.model->masters().data, weights.data(), weights.size() * sizeof(float));
-  out.model->refresh_working(/*record=*/true);
+  if (scales) {
+    const std::vector<std::string> missing = out.model->fp8().load(scales->slots);
+    if (!missing.empty())
+      refuse(
+          "{}: holds no scale of {}; allowed: the skipped layers it was trained with, or --set "
+          "precision.mode=bf16",
+          (out.folder.folder / kFp8File).string(), missing.front());
+  }
+  out.model->refresh_working(/*record=*/false);
   return out;
 }
 

@@ -15,7 +15,7 @@ using namespace octavo;
 using namespace octavo::testing;
 
 TEST_CASE("training learns, and the same run twice gives the same bits") {
-  for (const char* mode : {"fp32", "bf16"}) {
+  for (const char* mode : {"fp32", "bf16", "fp8"}) {
     const SmallRun s;
     const auto a = s.train(s.json(mode), "a"), b = s.train(s.json(mode), "b");
     CHECK(training_bits(a) == training_bits(b));
@@ -30,7 +30,7 @@ TEST_CASE("training learns, and the same run twice gives the same bits") {
 }
 
 TEST_CASE("20 steps equal 10 steps and a resume") {
-  for (const char* mode : {"fp32", "bf16"}) {
+  for (const char* mode : {"fp32", "bf16", "fp8"}) {
     const SmallRun s;
     nlohmann::json config = s.json(mode);
     config["model"]["dropout"] = 0.1;
@@ -153,7 +153,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a run that is stopped after every single step and resumed has the bits of one that is not") {
-  for (const char* mode : {"fp32", "bf16"}) {
+  for (const char* mode : {"fp32", "bf16", "fp8"}) {
     const SmallRun s;
     nlohmann::json config = s.json(mode);
     config["model"]["dropout"] = 0.1;
@@ -170,7 +170,7 @@ TEST_CASE("a run that is stopped after every single step and resumed has the bit
 }
 
 TEST_CASE("recompute changes no bit") {
-  for (const char* mode : {"fp32", "bf16"}) {
+  for (const char* mode : {"fp32", "bf16", "fp8"}) {
     const SmallRun s;
     nlohmann::json config = s.json(mode);
     config["model"]["dropout"] = 0.2;
@@ -193,7 +193,7 @@ TEST_CASE("evaluation changes no bit") {
 }
 
 TEST_CASE("the thread count changes no bit in fp32 nor in bf16") {
-  for (const char* mode : {"fp32", "bf16"}) {
+  for (const char* mode : {"fp32", "bf16", "fp8"}) {
     const SmallRun s;
     nlohmann::json config = s.json(mode);
     config["threads"] = 1;

@@ -1,13 +1,20 @@
-// Whole runs in FP8: what must not change a scale or a bit, what calibration, skipped steps and changes of the
-// recipe do, and that a run broken on purpose is seen.
+// Whole runs in FP8: what must not change a scale or a bit, what calibration, skipped steps and changes of
+// the recipe do, and that a run broken on purpose is seen.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
+#include <sstream>
 
+#include "backends.h"
 #include "catch.h"
+#include "data/window_order.h"
 #include "error.h"
 #include "precision/fp8_file.h"
 #include "refusal.h"
 #include "small_run.h"
+#include "tiny_model.h"
+#include "trainer.h"
 
 using namespace octavo;
 using namespace octavo::testing;
@@ -37,7 +44,8 @@ std::string scale_bits(const std::filesystem::path& run) {
 
 }  // namespace
 
-TEST_CASE("every linear layer of a block has slots for input, weight and gradient, with scales of their own") {
+TEST_CASE(
+    "every linear layer of a block has slots for input, weight and gradient, with scales of their own") {
   const SmallRun s;
   const SavedFp8 saved = scales_of(s.train(fp8_config(s), "run"));
   CHECK(saved.slots.size() == 2 * 4 * 3);
@@ -69,23 +77,48 @@ TEST_CASE("FP8 scales do not depend on recompute, evaluation nor threads") {
   CHECK(scale_bits(s.train(config, "one thread")) == scale_bits(plain));
 }
 
-TEST_CASE("at the first step FP8 scales do not depend on how the same micro-batches are accumulated") {
-  // Three sequences a micro-batch; twice the sequences in one or in two steps' worth of accumulation give the same
-  // fold when the sequences are the same.
-  const SmallRun s;
-  nlohmann::json config = fp8_config(s);
-  config["train"].erase("eval_every");
-  config["train"]["steps"] = 1;
-  config["optimizer"] = {{"lr", 1e-2}};
-  config["train"]["micro_batch"] = 6;
-  config["train"]["accumulate"] = 1;
-  const auto one = s.train(config, "one");
-  config["train"]["micro_batch"] = 1;
-  config["train"]["accumulate"] = 6;
-  const auto six = s.train(config, "six");
-  // Forward values of a sequence do not depend on its micro-batch, so their amaxes agree to the bit; gradients do
-  // as well, since the normaliser is the step's.
-  CHECK(scale_bits(one) == scale_bits(six));
+TEST_CASE("the same micro-batches in any order or grouping give the same scales to the bit") {
+  Backend& backend = *GENERATE(from_range(backends()));
+  const Dataset data = tiny_dataset();
+  const RunPlan plan = make_run_plan(
+      tiny_config({{"precision.mode", "fp8"}, {"precision.fp8.amax_history_len", "4"}}), data, backend, {});
+  const WindowOrder order(data.train.size(), plan.model.T, 1);
+  const std::int64_t B = plan.model.B;
+  // Folds of the amaxes of some micro-batches, from the same weights and scales; several models are several
+  // ranks.
+  const auto folded = [&](const std::vector<std::int64_t>& micros) {
+    Trainer trainer(backend, plan, data);
+    trainer.initialise();
+    Model& model = trainer.model();
+    StepState state;
+    state.step = 1, state.grad_scale = 1.0f / 64;
+    backend.copy_to_device(model.state(), &state, sizeof state);
+    for (const std::int64_t micro : micros) {
+      std::vector<std::int64_t> samples;
+      for (std::int64_t i = 0; i < B; ++i) samples.push_back(micro * B + i);
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(B * plan.model.T)), targets(tokens.size());
+      fill_batch(data.train, order, samples, tokens.data(), targets.data());
+      const Batch& batch = model.batch();
+      backend.copy_to_device(batch.tokens.data, tokens.data(), batch.tokens.bytes());
+      backend.copy_to_device(batch.targets.data, targets.data(), batch.targets.bytes());
+      backend.copy_to_device(batch.samples.data, samples.data(), batch.samples.bytes());
+      model.forward(batch, Model::Pass::train);
+      model.backward(batch, false);
+    }
+    std::vector<float> amaxes;
+    for (const Fp8SlotState& s : model.fp8().save()) amaxes.push_back(s.history[0]);
+    backend.run(model.fp8().update(model.state()));
+    std::vector<float> scales;
+    for (const Fp8SlotState& s : model.fp8().save()) scales.push_back(s.scale);
+    return std::pair(amaxes, scales);
+  };
+  const auto [amaxes, scales] = folded({0, 1, 2, 3, 4});
+  CHECK(folded({4, 2, 0, 3, 1}) == std::pair(amaxes, scales));
+  std::vector<float> largest(amaxes.size(), 0.0f);
+  for (const std::vector<std::int64_t>& rank : {std::vector<std::int64_t>{1, 4}, {0}, {3, 2}})
+    for (std::size_t i = 0; const float amax : folded(rank).first)
+      largest[i] = std::max(largest[i], amax), ++i;
+  CHECK(largest == amaxes);
 }
 
 TEST_CASE("20 steps in FP8 equal 10 steps and a resume, calibration, scales and histories included") {
@@ -141,7 +174,8 @@ TEST_CASE("FP8 resumes from BF16 and BF16 from FP8; the scales of a run that has
     CHECK(slot.history[2] > 0);
   }
   config["train"]["steps"] = 20;
-  const std::vector<StepRecord> rows = read_metrics(s.train(config, "run", FolderUse::resume) / "metrics.jsonl");
+  const std::vector<StepRecord> rows =
+      read_metrics(s.train(config, "run", FolderUse::resume) / "metrics.jsonl");
   REQUIRE(rows.size() == 20);
   CHECK(rows.back().loss < rows[9].loss);
   CHECK(rows[12].fp8.has_value());
@@ -168,43 +202,85 @@ TEST_CASE("a resume with another history keeps the newest amaxes, with another f
   }
 }
 
-TEST_CASE("a skipped step leaves scales and histories as they are") {
+TEST_CASE("a skipped step leaves scales and histories as they are, and clears the amaxes") {
+  Backend& backend = *GENERATE(from_range(backends()));
+  const Dataset data = tiny_dataset();
+  const RunPlan plan = make_run_plan(
+      tiny_config({{"precision.mode", "fp8"}, {"precision.fp8.amax_history_len", "4"}}), data, backend, {});
+  Trainer trainer(backend, plan, data);
+  trainer.initialise();
+  for (int i = 0; i < 3; ++i) CHECK(trainer.train_step().finite);
+  Model& model = trainer.model();
+  const std::vector<Fp8SlotState> before = model.fp8().save();
+  std::vector<float> masters(static_cast<std::size_t>(model.masters().numel()));
+  backend.copy_to_host(masters.data(), model.masters().data, model.masters().bytes());
+  const float good = masters[0];
+  const auto poison = [&](float value) {
+    backend.copy_to_device(model.masters().data, &value, sizeof value);
+    model.refresh_working(/*record=*/false);
+  };
+  poison(std::numeric_limits<float>::infinity());
+  const StepResult skipped = trainer.train_step();
+  CHECK_FALSE(skipped.finite);
+  const std::vector<Fp8SlotState> after = model.fp8().save();
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    CHECK(after[i].scale == before[i].scale);
+    CHECK(std::equal(after[i].history.begin() + 1, after[i].history.end(), before[i].history.begin() + 1));
+    CHECK(after[i].history[0] == 0);
+    CHECK_FALSE(skipped.fp8[i].frozen);
+  }
+  // No inf has come into a history: the next good step moves on as if nothing had been.
+  poison(good);
+  const StepResult next = trainer.train_step();
+  CHECK(next.finite);
+  for (const Fp8SlotHealth& h : next.fp8) CHECK_FALSE(h.frozen);
+}
+
+TEST_CASE("scales that are broken on purpose are seen: the shares say so, and a warning names the tensor") {
   const SmallRun s;
   nlohmann::json config = fp8_config(s);
-  config["train"]["steps"] = 6;
-  const auto good = s.train(config, "run");
-  const SavedFp8 before = scales_of(good);
-  // From here on every step overflows: a rate that is harmless to a step that is skipped.
-  config["train"]["steps"] = 8;
-  config["optimizer"]["lr"] = 1e30;
-  config["train"]["max_bad_steps"] = 5;
-  config["train"]["checkpoint_every"] = 1;
-  config["train"]["keep_checkpoints"] = 10;
-  try {
-    s.train(config, "run", FolderUse::resume);
-  } catch (const RunError&) {
-  }
-  const std::vector<StepRecord> rows = read_metrics(good / "metrics.jsonl");
-  // Step 7 updates to absurd weights, step 8 finds them not finite.
-  REQUIRE(rows.size() == 8);
-  REQUIRE_FALSE(rows[7].finite);
-  const auto at = [&](const char* step) {
-    return read_fp8_file(good / "checkpoints" / step / kFp8File);
+  config["train"]["steps"] = 40;
+  config["precision"]["fp8"]["log_tensors"] = true;
+  const auto good = s.train(config, "good");
+  config["precision"]["fp8"]["margin"] = -8;  // scales 256 times too large
+  const auto bad = s.train(config, "bad");
+  const auto health = [](const std::filesystem::path& run) {
+    return read_metrics(run / "metrics.jsonl").back().fp8.value();
   };
-  const SavedFp8 seven = at("step_00000007"), eight = at("step_00000008");
-  for (std::size_t i = 0; i < seven.slots.size(); ++i) {
-    CHECK(seven.slots[i].scale == eight.slots[i].scale);
-    CHECK(std::vector<float>(seven.slots[i].history.begin() + 1, seven.slots[i].history.end()) ==
-          std::vector<float>(eight.slots[i].history.begin() + 1, eight.slots[i].history.end()));
-    CHECK(eight.slots[i].history[0] == 0);
-  }
+  CHECK(health(bad).saturated > 0.3);
+  CHECK(health(good).saturated < 0.02);
+  config["precision"]["fp8"]["margin"] = 16;  // 65536 times too small: hardly anything is left
+  const auto lost = s.train(config, "lost");
+  CHECK(health(lost).underflowed > 10 * health(good).underflowed);
+  const std::string log = slurp(bad / "train.log");
+  const std::size_t said = log.find("lie beyond the format at its scale");
+  REQUIRE(said != std::string::npos);
+  CHECK(log.find("lie beyond", said + 20) == std::string::npos);  // once
+  CHECK(log.rfind("of layer", said) != std::string::npos);
+
+  // Every tensor of every step, and what a resume keeps of them.
+  const auto rows = [&](const std::filesystem::path& run) {
+    std::vector<nlohmann::json> out;
+    std::istringstream lines(slurp(run / "fp8_tensors.jsonl"));
+    for (std::string line; std::getline(lines, line);) out.push_back(nlohmann::json::parse(line));
+    return out;
+  };
+  REQUIRE(rows(good).size() == 40);
+  CHECK(rows(good)[7]["tensors"].size() == 24);
+  CHECK(rows(good)[7]["tensors"]["layer1.fc.gradient"]["scale"].get<double>() > 1);
+  std::filesystem::remove_all(good / "checkpoints/step_00000040");
+  config["precision"]["fp8"]["margin"] = 0;
+  s.train(config, "good", FolderUse::resume);
+  REQUIRE(rows(good).size() == 40);
+  for (std::size_t i = 0; i < 40; ++i) CHECK(rows(good)[i]["step"] == i + 1);
 }
 
 TEST_CASE("skipped layers have no slots and run in bf16; skipping all is refused") {
   const SmallRun s;
   nlohmann::json config = fp8_config(s);
   config["precision"]["fp8"]["skip_first_layers"] = 1;
-  for (const Fp8SlotState& slot : scales_of(s.train(config, "run")).slots) CHECK(slot.name.starts_with("layer1."));
+  for (const Fp8SlotState& slot : scales_of(s.train(config, "run")).slots)
+    CHECK(slot.name.starts_with("layer1."));
   config["precision"]["fp8"]["skip_last_layers"] = 1;
   CHECK_THROWS_AS(s.train(config, "all"), RequestError);
 }

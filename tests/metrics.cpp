@@ -94,10 +94,10 @@ TEST_CASE("metrics: numbers that are not finite are null in JSON, empty in CSV, 
   CHECK(row["loss"].is_null());
   CHECK(row["grad_norm"].is_null());
   CHECK(row["finite"] == false);
-  CHECK(metrics_csv(bad) == "1,1,0,4096,,,0.00019999999999999998,,12.5,1001.0,0.25,,1.5,false,1");
+  CHECK(metrics_csv(bad) == "1,1,0,4096,,,0.00019999999999999998,,12.5,1001.0,0.25,,1.5,false,,,,,,,1");
   CHECK(metrics_csv_header() ==
         "step,updates,skipped,tokens,loss,val_loss,lr,grad_norm,step_ms,tokens_per_s,tflops,mfu,memory_gib,"
-        "finite,"
+        "finite,fp8_scale_min,fp8_scale_max,fp8_amax_min,fp8_amax_max,fp8_saturated,fp8_underflowed,"
         "format_version");
 
   StepRecord bad_val = record(2);
@@ -153,10 +153,36 @@ TEST_CASE("metrics: on resume rows past the checkpoint vanish, from both files")
 TEST_CASE("metrics: what another version wrote into a row survives a resume") {
   const testing::TempDir dir;
   Json row = Json::parse(metrics_json(record(1)));
-  row["fp8"] = {{"amax", 3.5}};
+  row["later"] = {{"amax", 3.5}};
   dir.file("metrics.jsonl", row.dump() + "\n");
   { const MetricsLog log(dir.path, 1); }
   CHECK(lines_of(dir.path / "metrics.jsonl")[0] == row.dump());
+}
+
+TEST_CASE("metrics: an FP8 step's health is an object of its own, and reads back") {
+  const testing::TempDir dir;
+  StepRecord r = record(1);
+  r.fp8 = Fp8Record{.scale_min = 0.5,
+                    .scale_max = 448,
+                    .amax_min = 1e-6,
+                    .amax_max = 900,
+                    .saturated = 0.25,
+                    .underflowed = 0.125};
+  const Json row = Json::parse(metrics_json(r));
+  CHECK(row["fp8"]["scale_max"] == 448);
+  CHECK(row["fp8"].size() == 6);
+  CHECK(metrics_csv(r).ends_with(",true,0.5,448.0,1e-06,900.0,0.25,0.125,1"));
+  const std::string file = dir.file("metrics.jsonl", row.dump() + "\n");
+  const StepRecord read = read_metrics(file).at(0);
+  REQUIRE(read.fp8.has_value());
+  CHECK(read.fp8->underflowed == 0.125);
+  CHECK(read.fp8->amax_min == 1e-6);
+  r.fp8->amax_max = std::nan("");
+  CHECK(Json::parse(metrics_json(r))["finite"] == false);
+  Json bad = row;
+  bad["fp8"].erase("saturated");
+  dir.file("metrics.jsonl", bad.dump() + "\n");
+  CHECK_THROWS_WITH(read_metrics(file), ContainsSubstring("line 1: key \"fp8.saturated\" is missing"));
 }
 
 TEST_CASE("metrics: the torn last line of a killed run is passed over and repaired") {

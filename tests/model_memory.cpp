@@ -1,11 +1,10 @@
 // Memory of a model: counted without overflow, and given back whatever happens.
-#include "model.h"
-
 #include <cstdlib>
 #include <set>
 
 #include "catch.h"
 #include "error.h"
+#include "model.h"
 #include "shape_bounds.h"
 
 using namespace octavo;

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "catch.h"
+#include "error.h"
 #include "small_run.h"
 
 using namespace octavo;

@@ -103,18 +103,87 @@ TEST_CASE("plan: a precision that the backend lacks is refused, or replaced and 
   precision.fallback = "allow";
   CHECK(choose_precision(precision, the_cpu()).mode == "fp32");
   precision.mode = "fp8";
-  const PrecisionChoice choice = choose_precision(precision, the_cpu());
+  CHECK(choose_precision(precision, the_cpu()).mode == "fp8");
+  const std::unique_ptr<Backend> ampere = make_cpu_backend(0, Capability{8, 0});
+  const PrecisionChoice choice = choose_precision(precision, *ampere);
   CHECK(choice.mode == "bf16");
   CHECK(choice.act == DType::bf16);
   CHECK_FALSE(choice.reason.empty());
   precision.mode = "bf16";
   CHECK(choose_precision(precision, the_cpu()).reason.empty());
 
-  const RunPlan plan = plan_with({{"precision.mode", "fp8"}, {"precision.fallback", "allow"}});
+  const RunPlan plan = make_run_plan(
+      tiny_config({{"precision.mode", "fp8"}, {"precision.fallback", "allow"}}), tiny_dataset(), *ampere, {});
   CHECK(plan.config.precision.mode == "fp8");  // as asked, so that a resume asks again
   CHECK(plan.mode == "bf16");
   CHECK_THAT(plan.notes.front(), ContainsSubstring("runs in bf16 (precision.fallback allow)"));
   for (const PathRow& row : plan.paths) CHECK_THAT(row.reason, ContainsSubstring("precision.mode fp8"));
+}
+
+TEST_CASE(
+    "plan: each product runs in FP8 where capability and shape allow it, else in bf16 with the reason") {
+  const auto plan = [](Capability capability, const std::vector<Override>& overrides) {
+    std::vector<Override> all{{"precision.mode", "fp8"}, {"model.layers", "3"}};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    const std::unique_ptr<Backend> backend = make_cpu_backend(0, capability);
+    return make_run_plan(tiny_config(all), tiny_dataset(), *backend, {});
+  };
+  const auto rows_of = [](const RunPlan& p, const std::string& what) {
+    std::vector<std::string> rows;
+    for (const PathRow& row : p.paths)
+      if (row.what.starts_with(what))
+        rows.push_back(row.what + ": " + row.path.substr(0, 3) + ": " + row.reason);
+    return rows;
+  };
+  for (const Capability able : {Capability{8, 9}, Capability{9, 0}}) {
+    const RunPlan p = plan(able, {});  // 16 channels, 2 x 16 tokens
+    CHECK(p.mode == "fp8");
+    for (const char* gemm : {"fprop", "dgrad", "wgrad"})
+      CHECK(rows_of(p, std::string("fc ") + gemm) ==
+            std::vector<std::string>{std::string("fc ") + gemm + ": fp8: "});
+    CHECK_FALSE(rows_of(p, "head fprop")[0].find("fp8") != std::string::npos);
+  }
+  CHECK_THAT(refusal([&] {
+               plan({8, 0}, {});
+             }),
+             ContainsSubstring("FP8 products need compute capability 8.9, this device has 8.0") &&
+                 ContainsSubstring("\"mode\": \"bf16\""));
+
+  // 2 x 15 tokens are the inner dimension of weight gradients alone.
+  const std::vector<Override> odd{{"train.sequence", "15"}};
+  CHECK_THAT(refusal([&] {
+               plan({9, 0}, odd);
+             }),
+             ContainsSubstring(
+                 "qkv wgrad of 48x16x30: FP8 products need an inner dimension that is a multiple of 16, "
+                 "not 30") &&
+                 ContainsSubstring("\"fallback\": \"allow\""));
+  std::vector<Override> allowed = odd;
+  allowed.push_back({"precision.fallback", "allow"});
+  const RunPlan mixed = plan({9, 0}, allowed);
+  CHECK(mixed.mode == "fp8");
+  CHECK(rows_of(mixed, "out dgrad") == std::vector<std::string>{"out dgrad: fp8: "});
+  CHECK_THAT(rows_of(mixed, "out wgrad")[0], ContainsSubstring("not 30"));
+  CHECK(mixed.model.fp8.paths(0, Linear::out).fprop);
+  CHECK_FALSE(mixed.model.fp8.paths(0, Linear::out).wgrad);
+
+  const RunPlan skipped =
+      plan({9, 0}, {{"precision.fp8.skip_first_layers", "1"}, {"precision.fp8.skip_last_layers", "1"}});
+  CHECK(rows_of(skipped, "proj fprop")[0] == "proj fprop in layer 1: fp8: ");
+  CHECK_THAT(rows_of(skipped, "proj fprop")[1],
+             ContainsSubstring("in layers 0, 2") && ContainsSubstring("skip_first"));
+  CHECK_THAT(refusal([&] {
+               plan({9, 0}, {{"precision.fp8.skip_first_layers", "3"}});
+             }),
+             ContainsSubstring("together less than model.layers, 3"));
+
+  // Where nothing can run in FP8 the run is one in bf16, and says so.
+  const RunPlan none = plan({9, 0}, {{"model.channels", "24"},
+                                     {"model.heads", "3"},
+                                     {"train.sequence", "15"},
+                                     {"precision.fallback", "allow"}});
+  CHECK(none.mode == "bf16");
+  CHECK_THAT(none.notes.back(), ContainsSubstring("no product of this model can run in FP8"));
 }
 
 TEST_CASE("plan: vocabulary and shape come from the data, the config, or the model to start from") {

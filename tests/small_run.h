@@ -82,7 +82,8 @@ inline std::string training_bits(const std::filesystem::path& run) {
   const auto add = [&](double v) { bits.append(reinterpret_cast<const char*>(&v), sizeof v); };
   for (const StepRecord& r : read_metrics(run / "metrics.jsonl")) add(r.loss), add(r.lr), add(r.grad_norm);
   const Checkpoint last = newest_checkpoint(run / "checkpoints").value();
-  for (const char* file : {"model.safetensors", "optimizer_rank0000.safetensors"}) {
+  for (const char* file : {"model.safetensors", "optimizer_rank0000.safetensors", kFp8File}) {
+    if (!std::filesystem::exists(last.folder / file)) continue;  // outside FP8 there are no scales
     const SafetensorsFile tensors(last.folder / file);
     for (const SavedTensor& t : tensors.tensors())
       bits.append(reinterpret_cast<const char*>(tensors.bytes(t)), t.end - t.begin);

@@ -51,7 +51,7 @@ inline std::unique_ptr<Model> tiny_model(Backend& backend, std::int64_t B, doubl
   std::vector<float> weights(static_cast<std::size_t>(model->table().arena_size));
   initialise_parameters(model->table(), shape, init_std, 1, weights.data());
   backend.copy_to_device(model->masters().data, weights.data(), weights.size() * sizeof(float));
-  model->refresh_working();
+  model->refresh_working(/*record=*/true);
   return model;
 }
 

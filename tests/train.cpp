@@ -84,7 +84,6 @@ TEST_CASE("wrong requests: status 2, one line, no half-made folder") {
       "74 or 111");
   check_refused(s, {"train", "good.json", "--set", "device=cuda"}, "device");
   check_refused(s, {"train", "good.json", "--set", "precision.mode=tf32"}, "\"mode\": \"fp32\"");
-  check_refused(s, {"train", "good.json", "--set", "precision.mode=fp8"}, "precision.mode");
   check_refused(s, {"train", "good.json", "--set", "data.train=nothing*.txt"}, "nothing*.txt");
   check_refused(s, {"train", "good.json", "--set", "model.vocab=100"}, "vocab");
   check_refused(s, {"train", "good.json", "--set", "train.sequence=38"}, "sequence");

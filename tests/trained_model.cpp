@@ -4,6 +4,8 @@
 #include <filesystem>
 
 #include "catch.h"
+#include "crc32.h"
+#include "files.h"
 #include "fixture.h"
 #include "refusal.h"
 #include "small_run.h"
@@ -77,8 +79,8 @@ TEST_CASE("a trained model takes its own tokenizer, and no other by any way") {
   CHECK(open(checkpoint, "bytes")->hash() == bytes);
   const std::string allowed = bytes + "; allowed: the model's own tokenizer";
   CHECK(refusal([&] { open(run, bpe); }) == "tokenizer " + bpe + ": found hash " +
-                                                         load_tokenizer(bpe)->hash() + ", but " +
-                                                         run.string() + " was made with " + allowed);
+                                                load_tokenizer(bpe)->hash() + ", but " + run.string() +
+                                                " was made with " + allowed);
 
   // A folder without a state knows its tokenizer from the file alone.
   const std::filesystem::path plain = small.dir.path / "plain";
@@ -91,9 +93,14 @@ TEST_CASE("a trained model takes its own tokenizer, and no other by any way") {
   CHECK(open(plain, bpe)->kind() == "bpe");
 
   // Lost: only the right one may take its place. (state.json lists the file, so the list is amended.)
-  std::filesystem::copy_file(bpe, checkpoint / "tokenizer.json", std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::copy_file(bpe, checkpoint / "tokenizer.json",
+                             std::filesystem::copy_options::overwrite_existing);
   nlohmann::ordered_json state = read_json_object(checkpoint / "state.json");
-  state["files"]["tokenizer.json"] = std::filesystem::file_size(checkpoint / "tokenizer.json");
+  state["files"]["tokenizer.json"] = {{"bytes", std::filesystem::file_size(checkpoint / "tokenizer.json")},
+                                      {"crc32", crc32_file(checkpoint / "tokenizer.json")}};
+  state.erase("format_version");
+  state.erase("crc32");
+  state["crc32"] = crc32_hex(state.dump());
   write_json_atomically(checkpoint / "state.json", state);
   CHECK_THAT(refusal([&] { open(run, ""); }),
              ContainsSubstring("tokenizer.json: found hash") && ContainsSubstring(allowed));

@@ -54,7 +54,7 @@ TEST_CASE("weights, moments and state are all that a step depends on") {
   for (int i = 0; i < 7; ++i) a.train_step();
   for (const auto tensor : {&Model::masters, &Model::moment1, &Model::moment2})
     write(backend, (b.model().*tensor)(), read(backend, (a.model().*tensor)()));
-  b.model().refresh_working();
+  b.model().refresh_working(/*record=*/true);
   b.set_state(a.state());
   for (int i = 0; i < 3; ++i) {
     const StepResult x = a.train_step(), y = b.train_step();
@@ -76,7 +76,7 @@ TEST_CASE("a step that is not finite moves step and data, and leaves weights and
   std::vector<float> bad = good;
   bad[0] = std::numeric_limits<float>::infinity();
   write(backend, trainer.model().masters(), bad);
-  trainer.model().refresh_working();
+  trainer.model().refresh_working(/*record=*/true);
   const std::vector<float> moment = read(backend, trainer.model().moment1());
   for (int i = 1; i <= 2; ++i) {
     CHECK_FALSE(trainer.train_step().finite);
@@ -89,7 +89,7 @@ TEST_CASE("a step that is not finite moves step and data, and leaves weights and
   CHECK(read(backend, trainer.model().masters()) == bad);
   CHECK(read(backend, trainer.model().moment1()) == moment);
   write(backend, trainer.model().masters(), good);
-  trainer.model().refresh_working();
+  trainer.model().refresh_working(/*record=*/true);
   CHECK(trainer.train_step().finite);
   CHECK(trainer.state().bad_in_row == 0);
   CHECK(trainer.state().skipped == 2);

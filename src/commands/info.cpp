@@ -12,6 +12,7 @@
 #include "error.h"
 #include "files.h"
 #include "machine.h"
+#include "precision/fp8_support.h"
 
 #ifdef OCTAVO_WITH_CUDA
 #include "device_info.h"
@@ -58,7 +59,7 @@ Json cuda_json() {
 }
 
 Json info_json() {
-  const std::unique_ptr<Backend> cpu = make_cpu_backend(0);
+  const std::unique_ptr<Backend> cpu = make_cpu_backend(0, pretended_capability());
   Json precisions = Json::array();
   for (const char* mode : {"fp32", "tf32", "bf16", "fp8"}) precisions.push_back(precision_row(*cpu, mode));
   return {{"format_version", kFormatVersion},

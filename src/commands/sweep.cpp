@@ -76,7 +76,8 @@ int dry_run(const std::vector<PlannedRun>& runs) {
     PreparedRun run = prepare_run(runs[i].request);
     const RunEstimate estimate = estimate_run(run);
     total = total && estimate.seconds ? std::optional(*total + *estimate.seconds) : std::nullopt;
-    bytes += checkpoint_bytes_at_most(run);
+    const CheckpointDisk disk = checkpoint_disk(run);
+    bytes += disk.bytes * disk.at_most;
     std::printf("%s\n", plan_text(run, estimate).c_str());
   }
   std::printf("%zu runs, disk for checkpoints in all: up to %s\n", runs.size(),

@@ -138,8 +138,7 @@ OCTAVO_INLINE Floats<W> floats_of(Words<W> a) {
 template <int W>
 OCTAVO_INLINE Words<W> below(Words<W> a, Words<W> b) {
   using I = typename Native<W>::I;
-  for (int i = 0; i < Words<W>::kParts; ++i)
-    a.v[i] = (typename Native<W>::U)((I)(a.v[i] - b.v[i]) >> 31);
+  for (int i = 0; i < Words<W>::kParts; ++i) a.v[i] = (typename Native<W>::U)((I)(a.v[i] - b.v[i]) >> 31);
   return a;
 }
 /// Lanes where a > b (false where either is NaN).

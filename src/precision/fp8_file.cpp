@@ -1,9 +1,10 @@
 #include "precision/fp8_file.h"
 
-#include <cmath>
+#include <charconv>
 #include <map>
 
 #include "error.h"
+#include "files.h"
 #include "safetensors.h"
 
 namespace octavo {
@@ -29,10 +30,11 @@ Fp8Recipe recipe_of(const std::map<std::string, std::string>& metadata, const st
   };
   const auto number = [&](const char* key) {
     const std::string text = value(key);
-    if (text.empty() || text.size() > 9 ||
-        text.find_first_not_of("0123456789", text.front() == '-' ? 1 : 0) != text.npos)
+    std::int64_t n = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (error != std::errc() || end != text.data() + text.size())
       refuse("{}: {}: found \"{}\"; allowed: an integer", file.string(), key, text);
-    return std::stoll(text);
+    return n;
   };
   if (value("format_version") != kFormatVersion)
     refuse("{}: format_version: found {}; allowed: {}", file.string(), value("format_version"),
@@ -68,7 +70,18 @@ void write_fp8_file(const std::filesystem::path& file, const SavedFp8& state) {
 }
 
 std::uint64_t fp8_file_size(const SavedFp8& state) {
-  return SafetensorsWriter::file_size(specs_of(state), metadata_of(state.recipe));
+  return state.slots.empty() ? 0 : SafetensorsWriter::file_size(specs_of(state), metadata_of(state.recipe));
+}
+
+std::uint64_t fp8_file_size(const Fp8Plan& plan) {
+  if (plan.recipe.scaling == Fp8Scaling::current) return 0;
+  SavedFp8 state{.recipe = plan.recipe, .slots = {}};
+  for (const Fp8SlotInfo& info : fp8_slots(plan, /*training=*/true))
+    state.slots.push_back({.name = info.name,
+                           .scale = 1,
+                           .scaled_max = 1,
+                           .history = std::vector<float>(static_cast<std::size_t>(plan.recipe.history))});
+  return fp8_file_size(state);
 }
 
 SavedFp8 read_fp8_file(const std::filesystem::path& path) {
@@ -99,6 +112,11 @@ SavedFp8 read_fp8_file(const std::filesystem::path& path) {
     out.slots.push_back(std::move(s));
   }
   return out;
+}
+
+std::optional<SavedFp8> find_fp8_state(const std::filesystem::path& folder) {
+  if (!path_exists(folder / kFp8File)) return std::nullopt;
+  return read_fp8_file(folder / kFp8File);
 }
 
 std::vector<std::string> fp8_conversions(const Fp8Recipe& saved, const Fp8Recipe& now) {
