@@ -70,6 +70,7 @@ sweep=("$octavo" sweep configs/quickstart.json --overwrite)
 
 folder=runs/quickstart
 while IFS=, read -r name _; do
+  [ -d "$folder/$name/checkpoints" ] || continue # unsupported here
   step "200 bytes written by $name"
   "$octavo" generate "$folder/$name" --prompt "namespace std" --tokens 200 --temperature 0.8 --seed 1 --ignore-eot
 done < <(tail -n +2 "$folder/comparison.csv")

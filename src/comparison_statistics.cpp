@@ -155,7 +155,7 @@ Judgement judge(const LossGap& gap) {
   if (percent > std::max(kGapAllowed, 2 * error)) return {Verdict::outside, 0};
   if (error <= kGapAllowed) return {Verdict::inside, 0};
   // The error falls with the root of the number of seeds.
-  const double seeds = std::ceil(gap.pairs * (error / kGapAllowed) * (error / kGapAllowed));
+  const double ratio = error / kGapAllowed, seeds = std::ceil(gap.pairs * ratio * ratio - 1e-9);
   return {Verdict::unresolved, static_cast<int>(std::clamp(seeds, gap.pairs + 1.0, 1e6))};
 }
 

@@ -153,10 +153,10 @@ TEST_CASE("comparison: the terminal's tables fit 110 columns, and say on a CPU w
   Comparison c = compare_runs(three_modes(dir), {});
   const std::string text = comparison_text(c);
   const std::string losses =
-      R"(mode  seeds   train  validation         gap in train loss   gap in validation loss    inside
-               loss        loss            in nats (in %)           in nats (in %)    0.25 %
---------------------------------------------------------------------------------------------
-fp32      3  2.1000      2.6000     noise 0.1000 (4.76 %)    noise 0.1000 (3.85 %)  baseline
+      R"(mode  seeds   train  validation         gap in train loss    gap in validation loss    inside
+               loss        loss            in nats (in %)            in nats (in %)    0.25 %
+---------------------------------------------------------------------------------------------
+fp32      3  2.1000      2.6000     noise 0.1000 (4.76 %)     noise 0.1000 (3.85 %)  baseline
 bf16      3  2.1020      2.6020  +0.0020 (+0.10 ± 0.03 %)  +0.0020 (+0.08 ± 0.02 %)    inside
 fp8       3  2.1210      2.6210  +0.0210 (+1.00 ± 0.00 %)  +0.0210 (+0.81 ± 0.00 %)   outside
 )";
@@ -186,7 +186,7 @@ TEST_CASE("comparison: Markdown, CSV and JSON hold every number") {
   const std::vector<std::string> csv = lines_of(comparison_csv(c));
   REQUIRE(csv.size() == 4);
   CHECK(csv[0].substr(0, 43) == "name,mode,status,repeats,baseline,train_los");
-  CHECK(csv[3].substr(0, 36) == "\"f|p,\"\"8\"\"\",fp8,finished,3,false,2.12");
+  CHECK(csv[3].substr(0, 36) == "\"f|p,\"\"8\"\"\",fp8,finished,3,false,2.1");
   CHECK(std::count(csv[0].begin(), csv[0].end(), ',') == std::count(csv[2].begin(), csv[2].end(), ','));
   write_comparison(c, dir.path);
   const nlohmann::ordered_json json = read_json_object(dir.path / "comparison.json");
