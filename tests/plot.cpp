@@ -98,8 +98,8 @@ TEST_CASE("plot: script and data hold every curve, whatever the names and number
   CHECK_THAT(script, !ContainsSubstring("logscale"));
   CHECK_THAT(script, !ContainsSubstring(dir.path.string()));  // it can be moved with its data
   const std::string data = read_whole_file(dir.path / "curves.dat");
-  CHECK_THAT(
-      data, ContainsSubstring("\n4 NaN ") && ContainsSubstring("\n5 1 ") && ContainsSubstring("\n25 0.24 0\n"));
+  CHECK_THAT(data, ContainsSubstring("\n4 NaN ") && ContainsSubstring("\n5 1 ") &&
+                       ContainsSubstring("\n25 0.24 0\n"));
 }
 
 TEST_CASE("plot: without gnuplot the script stays, and the message says what to do") {
