@@ -29,7 +29,7 @@ StopSignal::StopSignal() {
   g_signal = 0;
   struct sigaction action {};
   action.sa_handler = remember;
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;  // see signal_stack.h
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
     sigaction(kStopSignals[i], &action, &g_former[i]);
     // nohup(1) starts a program that is to outlive its terminal.

@@ -21,6 +21,7 @@
 #include "cpu/vec.h"
 #include "error.h"
 #include "parallel.h"
+#include "signal_stack.h"
 
 namespace octavo::cpu {
 
@@ -249,6 +250,7 @@ void matmul(const Matmul& op) {
   FirstError error;
 #pragma omp parallel
   {
+    ensure_signal_stack();
     omp_set_num_threads(1);  // of this thread's nested regions: oneDNN is not to share a block
 #pragma omp for schedule(dynamic, 1)
     for (std::int64_t index = 0; index < grid.count(); ++index) error.guard([&] { multiply(index); });
