@@ -61,10 +61,10 @@ install_packages() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
 }
 
-# configure_and_build PRESET [CMAKE OPTIONS...] - with Ninja where there is one, on all cores.
+# configure_and_build PRESET TARGET [CMAKE OPTIONS...] - with Ninja where there is one, on all cores.
 configure_and_build() {
-  local preset=$1 generator=() program compiler=${CXX:-c++}
-  shift
+  local preset=$1 target=$2 generator=() program compiler=${CXX:-c++}
+  shift 2
   for program in "${compiler%% *}" cmake; do
     command -v "$program" >/dev/null || { echo "${0##*/}: found no $program; it cannot go on without" >&2 && return 1; }
   done
@@ -74,5 +74,5 @@ configure_and_build() {
   fi
   if [ ! -f "build/$preset/CMakeCache.txt" ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
   cmake --preset "$preset" "${generator[@]}" "$@"
-  cmake --build --preset "$preset" --parallel "$(nproc)"
+  cmake --build --preset "$preset" --target "$target" --parallel "$(nproc)"
 }

@@ -41,7 +41,7 @@ if [ "$backend" = auto ]; then
 else
   echo "Building for $backend, as asked. To change that: ./scripts/quickstart.sh without --$backend"
 fi
-configure_and_build "$backend"
+configure_and_build "$backend" octavo
 octavo=build/$backend/octavo
 "$octavo" --version
 

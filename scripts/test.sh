@@ -23,7 +23,7 @@ trap 'rm -f "$log"' EXIT
 install_packages "$install"
 werror=()
 if [ -n "${CI:-}" ]; then werror=(-DOCTAVO_WERROR=ON); fi
-configure_and_build cpu "${werror[@]}"
+configure_and_build cpu all "${werror[@]}"
 
 # The tests against PyTorch and transformers run where a Python has them, and are listed as skipped elsewhere.
 export OCTAVO_PYTHON=${OCTAVO_PYTHON:-python3}
